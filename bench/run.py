@@ -1,7 +1,7 @@
-"""Measure what the package promises about speed, side by side with its peers: `make bench ARGS="imports logs"`.
+"""Measures the promised speed next to the peers: `make bench ARGS="imports logs"`.
 
-Each measure runs in a process of its own, with byte code and a home of its own, and prints rows as JSON. They go into
-`docs/benchmarks.md`, which keeps what it says of measures that were not run.
+Each measure runs in a separate process with its own byte code and home, and prints rows as JSON. They are written to
+`docs/benchmarks.md`, which keeps the rows of measures that were not run.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ PACKAGES = [
 ]
 HEAD = """# Benchmarks
 
-Written by `make bench`, which measures on your machine and lists which limits it keeps. Some measures alone:
-`make bench ARGS="imports docker_true"`. It takes about three quarters of an hour; Docker, Kubernetes and Slurm are left
-out where no engine or cluster answers: `make engine ARGS=start`, `make cluster ARGS=start`,
+`make bench` writes this page: it measures on your machine and compares with the limits. To run some measures:
+`make bench ARGS="imports docker_true"`. All measures take about 45 minutes. Docker, Kubernetes and Slurm are skipped if
+no engine or cluster answers; start them with `make engine ARGS=start`, `make cluster ARGS=start`,
 `python -m tests.engines.slurm start`.
 
-Each measure records when and on what machine it ran. Where a row has a ratio, ours and the peer ran in turn on the same
-engine, and it is the median over these pairs, because a busy machine is as busy for both. Other figures are medians of
-some rounds, or of one run. A limit is what we promise.
+Each measure records its date and machine. A ratio is the median over pairs in which ours and the peer ran in turn on
+the same engine, so that the load of the machine affects both. Other figures are medians of several rounds, or of one
+run. A limit is a promise of this package.
 """
 LIMIT_S = 3600
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Run one measure and return when, where and what."""
+    """Run one measure and return its date, machine and rows."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="launch-bench-") as home:
         env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
@@ -79,17 +79,17 @@ def measure(name: str) -> dict[str, Any]:
             done = subprocess.run(
                 command, env=env, cwd=home, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
             )
-            said, end = done.stdout, f"exit code {done.returncode}" if done.returncode else ""
+            output, end = done.stdout, f"exit code {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
-            said, end = "", f"no end after {LIMIT_S} s"
-    rows = [json.loads(line[4:]) for line in said.splitlines() if line.startswith("ROW ")]
+            output, end = "", f"not ended after {LIMIT_S} s"
+    rows = [json.loads(line[4:]) for line in output.splitlines() if line.startswith("ROW ")]
     if end or not rows:
         rows.append({"what": f"{name}: FAILED, {end or 'no row'}", "ours": None})
     return {"name": name, "day": time.strftime("%Y-%m-%d"), "load": load, "host": host(), "rows": rows}
 
 
 def host() -> str:
-    """What the figures depend on, in one line."""
+    """Return the machine and the versions, in one line."""
     cpu = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
@@ -104,7 +104,7 @@ def installed(name: str) -> bool:
 
 
 def engine() -> str:
-    """The version of the Docker engine that answers, if one does."""
+    """Return the version of the running Docker engine, if there is one."""
     sys.path.insert(0, str(ROOT))
     try:
         import docker
@@ -117,7 +117,7 @@ def engine() -> str:
 
 
 def shown(value: object, unit: object) -> str:
-    """A number with its unit, or an empty cell."""
+    """Return a number with its unit, or an empty cell."""
     return "" if value is None else f"{value:.4g} {unit or ''}".strip()
 
 
@@ -134,7 +134,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def block(found: dict[str, Any]) -> str:
-    """What the page says of one measure."""
+    """Return the part of the page about one measure."""
     table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
     text = f"`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}:\n"
     text += f"{found['host']}.\n\n"
@@ -142,7 +142,7 @@ def block(found: dict[str, Any]) -> str:
 
 
 def page(measured: list[dict[str, Any]], before: str) -> str:
-    """The page with what was measured now; of other measures it says what it said before."""
+    """Return the page with the new rows; other measures keep their previous rows."""
     blocks = {found[1]: found[0].strip() + "\n" for found in BLOCK.finditer(before)}
     blocks |= {found["name"]: block(found) for found in measured}
     text = HEAD
@@ -152,12 +152,12 @@ def page(measured: list[dict[str, Any]], before: str) -> str:
 
 
 def main() -> int:
-    """Print one table and write the page; the exit code says whether every limit was kept."""
+    """Print a table and write the page; exit code 1 if a limit was exceeded."""
     measured = []
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     for name in sys.argv[1:] or NAMES:
         measured.append(measure(name))
-        # Each at once: the next one may be interrupted.
+        # Write after each measure, because the next one may be interrupted.
         PAGE.write_text(page(measured, before), encoding="utf-8")
     rows = [row for found in measured for row in found["rows"]]
     width = max(len(str(row["what"])) for row in rows)

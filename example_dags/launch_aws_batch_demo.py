@@ -2,17 +2,16 @@
 
 One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
 to the `reducer`, which adds them up. The app is one multi-node parallel job, each replica is a node of it, and mappers
-reach the reducer by the address of the main node. The app definition says nothing of that: it is that of the local
-demo.
+reach the reducer by the address of the main node. The app definition is the same as in the local demo.
 
-The image needs python3 and `sh`, and the program and the text that lie next to this file in `/`. In a checkout
-`make demo DAG=launch_aws_batch_demo` makes one from the files of the machine, and runs it on the server of the tests,
-which is no AWS. Elsewhere:
+The image needs python3, `sh`, and in `/` the program and the text from the folder of this file. In a checkout `make
+demo DAG=launch_aws_batch_demo` builds it from the files of the machine, and runs it on the AWS emulation of the tests.
+Otherwise:
 
     FROM python:3-slim
     COPY launch_wordcount.py launch_wordcount.md /
 
-The connection names Region, credentials and the extra `queue`: a job queue whose hosts are on EC2.
+The connection needs Region, credentials and the extra `queue`: a job queue with EC2 hosts.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ with DAG("launch_aws_batch_demo", schedule=None, catchup=False, doc_md=__doc__, 
 
     @task
     def compare(outcome: dict[str, Any]) -> int:
-        """Count once more, in one process and without the launcher, and compare."""
+        """Compare with a count in one process, without the launcher."""
         result = outcome["result"]
         for word, count in result["top"].items():
             print(f"{count:6} {word}")

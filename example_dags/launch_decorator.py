@@ -1,8 +1,8 @@
-"""An app made by a function.
+"""An app defined by a function.
 
-`@task.launch` launches the app that the function returns, and the task follows it. The function runs on the worker,
-so the app can depend on what earlier tasks found; here it gets one worker for each shard. What replica 0 writes to
-`LAUNCH_RESULT_PATH` goes on to the next task as a plain Python value.
+`@task.launch` launches the app that the function returns, and the task follows it. The function runs on the worker, so
+the app can depend on results of earlier tasks; here it gets one worker for each shard. The next task gets the JSON
+value that replica 0 writes to `LAUNCH_RESULT_PATH`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A distributed word count in Docker containers: `launch_local_demo` with another image and another connection.
 
 One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
-to the `reducer`, which adds them up. Each replica is a container of its own, and they find each other by name on the
-network `launch`, which is made if it is missing. The app definition says nothing of that: it is that of the local demo.
+to the `reducer`, which adds them up. Each replica is a container, and they find each other by name on the network
+`launch`, which is created if missing. The app definition is the same as in the local demo.
 
-The image needs python3, and the program and the text that lie next to this file in `/`. In a checkout
-`make demo DAG=launch_docker_demo` makes one from the files of the machine, without a pull. Elsewhere:
+The image needs python3, and in `/` the program and the text from the folder of this file. In a checkout
+`make demo DAG=launch_docker_demo` builds it from the files of the machine, without a pull. Otherwise:
 
     FROM python:3-slim
     COPY launch_wordcount.py launch_wordcount.md /
@@ -68,7 +68,7 @@ with DAG("launch_docker_demo", schedule=None, catchup=False, doc_md=__doc__, tag
 
     @task
     def compare(outcome: dict[str, Any]) -> int:
-        """Count once more, in one process and without the launcher, and compare."""
+        """Compare with a count in one process, without the launcher."""
         result = outcome["result"]
         for word, count in result["top"].items():
             print(f"{count:6} {word}")

@@ -1,10 +1,10 @@
 """A distributed word count in Kubernetes pods: `launch_local_demo` with another image and another connection.
 
 One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
-to the `reducer`, which adds them up. Each role is an Indexed Job, each replica a pod, and they find each other by names
-of the cluster's DNS. The app definition says nothing of that: it is that of the local demo.
+to the `reducer`, which adds them up. Each role is an Indexed Job, each replica a pod, and they find each other by the
+DNS of the cluster. The app definition is the same as in the local demo.
 
-The image needs python3, and the program and the text that lie next to this file in `/`:
+The image needs python3, and in `/` the program and the text from the folder of this file:
 
     FROM python:3-slim
     COPY launch_wordcount.py launch_wordcount.md /
@@ -70,7 +70,7 @@ with DAG("launch_kubernetes_demo", schedule=None, catchup=False, doc_md=__doc__,
 
     @task
     def compare(outcome: dict[str, Any]) -> int:
-        """Count once more, in one process and without the launcher, and compare."""
+        """Compare with a count in one process, without the launcher."""
         result = outcome["result"]
         for word, count in result["top"].items():
             print(f"{count:6} {word}")

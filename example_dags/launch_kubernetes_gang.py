@@ -1,10 +1,10 @@
-"""A gang in a queue: a coordinator and two workers that are of use only together: Kueue admits all or none.
+"""A gang in a queue: a coordinator and two workers that need each other, so Kueue admits all or none.
 
-Each worker asks the coordinator for a piece of work; the coordinator ends when all of them have come. Started one by
-one where the quota has room for two, they would wait for each other, and keep others waiting, for ever.
+Each worker asks the coordinator for work; the coordinator ends when all workers have connected. Started one by one with
+a quota for two, they would wait for each other for ever, and block other apps.
 
-It needs Kueue with its integration `pod`, and a LocalQueue `team` in the namespace of the connection:
-docs/kubernetes.md has what the administrator does. Preempted, all of it begins anew, as an attempt that is not charged.
+It needs Kueue with its integration `pod`, and a LocalQueue `team` in the namespace of the connection: see
+docs/kubernetes.md for the setup. After a preemption the whole app starts again, as an attempt that is not counted.
 """
 
 from __future__ import annotations

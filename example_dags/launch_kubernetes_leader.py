@@ -1,10 +1,10 @@
-"""A head with workers that never end: the app has succeeded when its leader has.
+"""A head with workers that never end: the app succeeds when its leader succeeds.
 
-The head hands out pieces of work, three workers ask for them without an end. With `success_policy="leader"` the app has
-succeeded as soon as replica 0 of the first role has; the workers, which would wait for ever, are stopped then. Ray,
-Dask and Spark have this form: a head that runs the program, and workers that serve it.
+The head distributes work to three workers, which never end. With `success_policy="leader"` the app succeeds when
+replica 0 of the first role succeeds, and the workers are then stopped. Ray, Dask and Spark work like this: a head runs
+the program, and workers serve it.
 
-The program lies next to this file and travels as an argument, so that any image with python3 will do.
+The program is in the same folder and is passed as an argument, so any image with python3 can run it.
 """
 
 from __future__ import annotations

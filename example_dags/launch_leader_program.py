@@ -1,6 +1,6 @@
-"""A head that hands out work and workers that do it: the program of `launch_kubernetes_leader`.
+"""The program of `launch_kubernetes_leader`: a head that distributes work, and workers.
 
-Workers ask for another piece for as long as they live; only the head knows when all is done.
+Workers ask for work for ever; only the head knows when all work is done.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ STEPS = 50_000
 
 
 def area(piece: int) -> float:
-    """Return a piece of the area below 4 / (1 + x^2), from 0 to 1: all of them are pi."""
+    """Return a piece of the area below 4 / (1 + x^2), from 0 to 1; the sum of all pieces is pi."""
     width = 1 / (PIECES * STEPS)
     middles = ((piece * STEPS + step + 0.5) * width for step in range(STEPS))
     return sum(4 / (1 + x * x) for x in middles) * width
 
 
 def head(port: int) -> None:
-    """Hand out pieces until all are back, and write the sum as the result."""
+    """Distribute pieces until all results are in, and write their sum as the result."""
     todo, areas, by_worker = set(range(PIECES)), {}, {}
     with socket.create_server(("", port)) as server:
         while todo:
@@ -35,7 +35,7 @@ def head(port: int) -> None:
                     todo.discard(done)
                     areas[done] = found
                     by_worker[worker] = by_worker.get(worker, 0) + 1
-                # A piece may be handed out twice, when its worker was lost; the first answer counts.
+                # A piece may be sent twice if its worker was lost; the first answer counts.
                 stream.write(f"{next_piece(todo, worker)}\n")
     print(f"all {PIECES} pieces are back: {by_worker}", flush=True)
     result = {"pi": round(sum(areas.values()), 9), "workers": len(by_worker)}
@@ -43,13 +43,13 @@ def head(port: int) -> None:
 
 
 def next_piece(todo: set[int], worker: int) -> int:
-    """Return a piece that is not done, another one for each worker while there are enough."""
+    """Return an unfinished piece, a different one for each worker while there are enough."""
     left = sorted(todo)
     return left[worker * 7 % len(left)] if left else -1
 
 
 def work(host: str, port: int, worker: int) -> None:
-    """Do pieces, without an end; a head that is not there yet, or has gone, is asked again."""
+    """Process pieces for ever; retry while the head is unreachable."""
     done, found = -1, 0.0
     while True:
         try:

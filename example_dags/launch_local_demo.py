@@ -1,13 +1,14 @@
 """A distributed word count on local processes.
 
 One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
-to the `reducer`, which adds them up. The task log shows the lines of all four processes as they come.
+to the `reducer`, which adds them up. The task log shows the lines of all four processes as they are written.
 
 The reducer is the first role, so its replica 0 is "rank 0": every replica finds the name of the variable with its host
-in `macros.rank0_env`. `port_map={"counts": 0}` asks for a free port; every replica reads it from
-`LAUNCH_PORT_REDUCER_COUNTS`. What the reducer writes to `LAUNCH_RESULT_PATH` becomes `result` in the task's XCom.
+in `macros.rank0_env`. `port_map={"counts": 0}` requests a free port; every replica reads it from
+`LAUNCH_PORT_REDUCER_COUNTS`. The reducer writes its result to `LAUNCH_RESULT_PATH`, which becomes `result` in the XCom
+of the task.
 
-The program and the text lie next to this file, in the folder which is given as `image`. `launch_docker_demo` is the
+The program and the text are in the folder of this file, which is the `image`. `launch_docker_demo` is the
 same app in containers: only the image and the connection differ.
 """
 
@@ -68,7 +69,7 @@ with DAG("launch_local_demo", schedule=None, catchup=False, doc_md=__doc__, tags
 
     @task
     def compare(outcome: dict[str, Any]) -> int:
-        """Count once more, in one process and without the launcher, and compare."""
+        """Compare with a count in one process, without the launcher."""
         result = outcome["result"]
         for word, count in result["top"].items():
             print(f"{count:6} {word}")

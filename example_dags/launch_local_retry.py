@@ -1,8 +1,8 @@
 """A replica fails, is restarted by its retry policy, and resumes.
 
-Three replicas work in steps. Replica 1 dies half-way; `RetryPolicy.REPLICA` restarts it alone, at most `max_retries`
-times, while the others go on. It finds its checkpoint and resumes, so the task succeeds in its first try. The exit
-codes of all replicas are in the task's XCom.
+Three replicas work in steps. Replica 1 fails half-way; `RetryPolicy.REPLICA` restarts only this replica, at most
+`max_retries` times, while the others continue. It resumes from its checkpoint, so the task succeeds in its first try.
+The exit codes of all replicas are in the task's XCom.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with DAG("launch_local_retry", schedule=None, catchup=False, doc_md=__doc__, tag
 
     @task
     def report(outcome: dict[str, Any]) -> None:
-        """Show what the operator handed on."""
+        """Show the XCom of the operator."""
         print(f"{outcome['handle']} ended as {outcome['state']}; exit codes {outcome['roles']['worker']}")
 
     report(work.output)

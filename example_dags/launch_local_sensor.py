@@ -1,7 +1,7 @@
-"""Launch now, wait elsewhere.
+"""Launch in one task, wait in another.
 
 With `wait=False` the operator ends as soon as the app is scheduled. The sensor takes the handle from its XCom, shows
-the lines of the app in its own log and succeeds when the app has. Between the two, other tasks can use the time.
+the lines of the app in its own log, and succeeds when the app succeeds. Other tasks can run in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A maintenance DAG that cancels the apps whose tasks are over, where no triggerer does so.
+"""A maintenance DAG that cancels apps whose tasks have ended, for deployments without a triggerer.
 
-A triggerer compares apps with their tasks by itself, once a minute. Use this DAG if your deployment has none, or if
-none of your tasks is deferrable. Apps on `local` are seen on their own host only.
+A triggerer does this itself, once a minute. Use this DAG if your deployment has no triggerer, or if none of your tasks
+is deferrable. Apps on `local` are visible only on their own host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, task
 
 CONNECTIONS = ["launch_local_default"]
-"""Put the connections of your tasks here."""
+"""The connections of your tasks."""
 
 with DAG(
     "launch_orphans",

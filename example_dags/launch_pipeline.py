@@ -1,4 +1,4 @@
-"""A pipeline from a file: fetch the pages of the documentation, split them, count their words by map, report.
+"""A pipeline from a file: fetch the pages of the documentation, split them, count their words in a map, report.
 
 The steps are in launch_pipeline.yaml, and the functions that they call in launch_pipeline_steps.py.
 """

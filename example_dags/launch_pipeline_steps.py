@@ -1,4 +1,4 @@
-"""The functions of launch_pipeline.yaml. They know nothing of Airflow: parameters are arguments, files are files."""
+"""The functions of launch_pipeline.yaml. They do not use Airflow: parameters are arguments, files are files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SOURCE = Path(__file__).with_name("launch_wordcount.md")
 
 
 def fetch() -> int:
-    """Fetch the text of all pages, and write each page into a file of its own."""
-    # An address like those of the web: here a file that lies beside this one, so that no network is needed.
+    """Fetch the text of all pages, and write each page into a separate file."""
+    # This URL is a file in the same folder, so that the example needs no network.
     with urllib.request.urlopen(SOURCE.resolve().as_uri()) as answer:  # noqa: S310 - the address is ours
         text = answer.read().decode("utf-8")
     pages = [page for page in re.split(r"(?m)^(?=# )", text) if page.strip()]
@@ -26,7 +26,7 @@ def fetch() -> int:
 
 
 def split(parts: int) -> list[list[str]]:
-    """Deal the pages to so many shares that they are about equal in size."""
+    """Split the pages into shares of about equal size."""
     shares: list[list[str]] = [[] for _ in range(parts)]
     sizes = [0] * parts
     for page in sorted(Path("pages").iterdir(), key=lambda path: -path.stat().st_size):
@@ -48,7 +48,7 @@ def count(share: list[str]) -> tuple[int, int]:
 
 
 def report(words: list[int], pages: int, longest: int) -> None:
-    """Write the words that are used most."""
+    """Write the most frequent words."""
     total: Counter[str] = Counter()
     for path in sorted(Path("count").glob("*/counts.json")):
         total.update(json.loads(path.read_text(encoding="utf-8")))

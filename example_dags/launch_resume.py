@@ -1,9 +1,9 @@
-"""Work in steps, remember the last one, and fail once on the way. Standard library only.
+"""Works in steps, saves a checkpoint after each, and fails once. Standard library only.
 
     launch_resume.py NAME NUMBER STEPS
 
-The first attempt of number 1 dies after half of the steps; the next one goes on where it stopped. A real job would keep
-its checkpoint in a store that all machines see; here a folder for temporary files will do. NAME makes it unique.
+The first attempt of number 1 fails after half of the steps; the next attempt continues from there. A real job stores
+its checkpoint where all machines can read it; this example uses the folder for temporary files. NAME makes it unique.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CRASH = 3
 
 
 def work(name: str, number: int, steps: int) -> None:
-    """Do the steps which no earlier attempt has done."""
+    """Run the steps that no earlier attempt has finished."""
     checkpoint = Path(tempfile.gettempdir()) / f"launch-resume-{name}-{number}"
     done = int(checkpoint.read_text(encoding="ascii")) if checkpoint.exists() else 0
     print(f"resuming after step {done}" if done else "starting from the beginning", flush=True)

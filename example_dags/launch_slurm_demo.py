@@ -1,10 +1,10 @@
 """A distributed word count on a Slurm cluster: `launch_local_demo` with another image and another connection.
 
 One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
-to the `reducer`, which adds them up. The app is one job, and each replica a task of it on any node.
+to the `reducer`, which adds them up. The app is one job, and each replica is a task on any of its nodes.
 
-The nodes need python3, and the directory of this file: it is the image. In a checkout
-`make demo DAG=launch_slurm_demo` uses the cluster that `SLURM_CONF` names, or that of the tests.
+The nodes need python3 and the directory of this file, which is the image. In a checkout
+`make demo DAG=launch_slurm_demo` uses the cluster of `SLURM_CONF`, or that of the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 
 HERE = Path(__file__).parent
-IMAGE = str(HERE)  # on a file system that the nodes have, too
+IMAGE = str(HERE)  # on a file system that the nodes share
 CONNECTION = "launch_slurm_default"
 
 TEXT = "launch_wordcount.md"  # the documentation of this project
@@ -64,7 +64,7 @@ with DAG("launch_slurm_demo", schedule=None, catchup=False, doc_md=__doc__, tags
 
     @task
     def compare(outcome: dict[str, Any]) -> int:
-        """Count once more, in one process and without the launcher, and compare."""
+        """Compare with a count in one process, without the launcher."""
         result = outcome["result"]
         for word, count in result["top"].items():
             print(f"{count:6} {word}")

@@ -1,9 +1,9 @@
 """Distributed training with torchrun: 2 nodes with 2 processes each, on the CPUs of this host.
 
-The component `dist.ddp` runs `launch_torch_train.py` under torchrun on each of two replicas. They meet at replica 0, at
-a port that the scheduler chooses, and average their gradients with gloo. In the first attempt one of the four processes
-fails in the middle of the training: its node ends, the scheduler stops the other one and starts both again
-(`max_retries`), and the training goes on from its last checkpoint. The loss of the last epoch is the task's result.
+The component `dist.ddp` runs `launch_torch_train.py` under torchrun on each of two replicas. They connect to replica 0,
+at a port that the scheduler chooses, and average their gradients with gloo. In the first attempt one of the four
+processes fails in the middle of the training: its node ends, the scheduler stops the other one and starts both again
+(`max_retries`), and the training resumes from its last checkpoint. The loss of the last epoch is the task's result.
 
 It needs torch, 5 GB on disk: `make demo DAG=launch_torch_ddp` installs it into the environment of this checkout.
 """

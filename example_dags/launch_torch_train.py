@@ -1,6 +1,6 @@
-"""A small model trained by several processes, from the last checkpoint on: the program of `launch_torch_ddp`.
+"""The program of `launch_torch_ddp`: several processes train a small model, starting from the last checkpoint.
 
-`torchrun` starts it on each node; every process finds its place in the variables `RANK` and `WORLD_SIZE`.
+`torchrun` starts it on each node; every process reads its rank from the variables `RANK` and `WORLD_SIZE`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main() -> None:
-    """Train, save a checkpoint after each epoch, and hand the last loss to the task."""
+    """Train, save a checkpoint after each epoch, and write the last loss as the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkpoints", required=True, type=Path, help="directory that all nodes see")
     parser.add_argument("--lr", type=float, default=0.2)

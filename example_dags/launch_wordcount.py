@@ -22,7 +22,7 @@ CONNECT_WITHIN_S = 60
 
 
 def reducer_address(host_variable: str) -> tuple[str, int]:
-    """Where the reducer listens: the same answer in every replica."""
+    """Return the address of the reducer, the same in every replica."""
     return os.environ[host_variable], int(os.environ["LAUNCH_PORT_REDUCER_COUNTS"])
 
 
@@ -57,7 +57,7 @@ def map_share(number: int, mappers: int, host_variable: str, text_file: str) -> 
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    """Connect to the reducer, which may have started later than we."""
+    """Connect to the reducer, which may start later than this mapper."""
     deadline = time.monotonic() + CONNECT_WITHIN_S
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Code beside the DAG file runs in the app, and what it has made reaches the next task.
+"""Code next to the DAG file runs in the app, and its results reach the next task.
 
-`workspace="launch_workspace"` is a folder beside this file: the replicas find a copy of it in their working directory,
-as it is when the task runs. On Docker or Kubernetes it would become an image, with no other change than connection and
-image. The script notes an artifact and a number; both stand in the result of the task.
+`workspace="launch_workspace"` is a folder next to this file. When the task runs, the replicas get a copy of it in their
+working directory. On Docker or Kubernetes it becomes an image; only connection and image change. The script records an
+artifact and a number, which are in the result of the task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ with DAG("launch_workspace", schedule=None, catchup=False, doc_md=__doc__, tags=
 
     @task
     def report(outcome: dict[str, Any]) -> None:
-        """Show what the run has noted."""
+        """Show the records of the run."""
         result = outcome["result"]
         model = result["artifacts"]["model"]
         print(

@@ -1,4 +1,4 @@
-"""Print the connections that `make demo` uses, as variables for `env`: those of the rows of `schedulers.backends`.
+"""Prints the connections of `make demo` as variables for `env`, from `schedulers.backends`.
 
 ```shell
 env $(python tools/demo_connections.py .build) airflow dags test launch_docker_demo
@@ -17,7 +17,7 @@ def connections(build: str) -> dict[str, str]:
     """Return the URIs by the names of their variables.
 
     Args:
-        build: folder of what is built.
+        build: the build folder.
     """
     found = {}
     for info in BACKENDS.values():

@@ -1,4 +1,4 @@
-"""Start Airflow with the example DAGs and say where to look: `make demo-ui PORT=8793`."""
+"""Starts Airflow with the example DAGs and prints its URL: `make demo-ui PORT=8793`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_FOR_API_S = 180
 
 
 def free_port(wanted: int) -> int:
-    """Return the wanted port, or another one if somebody has it."""
+    """Return the wanted port, or another one if it is in use."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -29,7 +29,7 @@ def free_port(wanted: int) -> int:
 
 
 def announce(url: str, home: str) -> None:
-    """Wait until the API answers, then tell the user, below what Airflow prints meanwhile."""
+    """Wait until the API answers, then print the URL below the output of Airflow."""
     deadline = time.monotonic() + WAIT_FOR_API_S
     while time.monotonic() < deadline:
         try:
@@ -51,13 +51,13 @@ def announce(url: str, home: str) -> None:
 
 
 def main() -> None:
-    """Run `airflow standalone` on a port of our own."""
+    """Run `airflow standalone` on the chosen port."""
     home = os.environ["AIRFLOW_HOME"]
     port = free_port(int(sys.argv[1]))
     url = f"http://localhost:{port}"
     env = os.environ | {
         "AIRFLOW__API__PORT": str(port),
-        # Tasks call the API by this address; without it they would try the default port.
+        # Tasks call the API at this address; without it they would use the default port.
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -69,7 +69,7 @@ def main() -> None:
     }
     airflow = subprocess.Popen([sys.executable, "-m", "airflow", "standalone"], env=env)
     threading.Thread(target=announce, args=(url, home), daemon=True).start()
-    # Ctrl-C reaches both of us; Airflow then takes a moment to stop its parts.
+    # Ctrl-C reaches both processes; Airflow then takes a moment to stop.
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(airflow.wait())
     sys.exit(airflow.wait())

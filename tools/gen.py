@@ -1,4 +1,4 @@
-"""Write the generated files anew: `make gen`. A test compares them with what is committed."""
+"""Writes the generated files: `make gen`. A test compares them with the committed ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parent.parent
 MADE = "<!-- Made by `make gen` from the options' classes; edit those. -->"
 INTRODUCTION = """\
-Extras of a connection are the options of both tables of its scheduler; null means unset.
-`cfg` of the operator takes those of the second table, and wins.
-An unknown name is refused, with the closest known one."""
+The extra of a connection accepts the options of both tables of its scheduler; null means unset.
+`cfg` of the operator accepts the options of the second table, and overrides the connection.
+Unknown names are refused; the error suggests the closest name."""
 
 MADE_OF_PIPELINES = "<!-- Made by `make gen` from the classes of pipelines; edit those. -->"
 PIPELINES = """\
-Every field of a [pipeline](../pipelines.md). Other spellings are in [Coming from magnus](../pipelines-from-magnus.md).
-An unknown field is refused, with the closest known one."""
+All fields of a [pipeline](../pipelines.md). For other spellings see [Migrate from magnus](../pipelines-from-magnus.md).
+Unknown fields are refused; the error suggests the closest name."""
 
 MADE_OF_CONFIG = "<!-- Made by `make gen` from tools/provider_info.py; edit that. -->"
 CONFIGURATION = """\
-Section `[launch]` of Airflow's configuration holds for a whole deployment: `AIRFLOW__LAUNCH__REPLACE_WAIT_S=120`, or
-the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` shows what is used.
-A worker reads it when a task runs, a triggerer when it starts; all of them should have the same."""
+Section `[launch]` of Airflow's configuration applies to a whole deployment: `AIRFLOW__LAUNCH__REPLACE_WAIT_S=120`, or
+the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` shows the value in use.
+A worker reads it when a task runs, a triggerer when it starts; use the same values everywhere."""
 
 DOCS = [
     "index.md",
@@ -86,7 +86,7 @@ def _table(options: Any) -> Iterator[str]:
 
 
 def _limits(hint: Any) -> Iterator[str]:
-    """The bounds in a hint, however deep: `Annotated[int, Ge(0)] | None` gives `>= 0`."""
+    """Return the bounds in a type hint, at any depth: `Annotated[int, Ge(0)] | None` gives `>= 0`."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     for part in get_args(hint):
         for name, sign in signs.items():
@@ -96,7 +96,7 @@ def _limits(hint: Any) -> Iterator[str]:
 
 
 def app_page() -> str:
-    """Return the page about apps, with its tables of fields made anew; the rest of it is written by hand."""
+    """Return the page about apps with new tables of fields; the rest of it is written by hand."""
     page = (CHECKOUT / "docs" / "app.md").read_text(encoding="utf-8")
     return re.sub(
         r"^(<!-- Fields of (\w+): .*-->\n\n)(?:\|.*\n)*",
@@ -126,7 +126,7 @@ def _fields(name: str) -> Iterator[str]:
 
 
 def demo_text() -> str:
-    """Return the text whose words the demo counts: the documentation, without the blocks of code."""
+    """Return the text for the word count of the demo: the documentation without code blocks."""
     pages = [(CHECKOUT / "docs" / page).read_text(encoding="utf-8") for page in DOCS]
     return re.sub(r"```.*?```\n", "", "\n".join(pages), flags=re.DOTALL)
 
@@ -146,7 +146,7 @@ def pipelines_page() -> str:
         ),
     ]
     parts += ["## A graph", "Below `dag`, in `branch`, and in each of `branches`.", _described(model.Graph)]
-    parts += ["## Every step", "Beside `type`.", _described(model.Step, hidden=("name",))]
+    parts += ["## Every step", "In addition to `type`.", _described(model.Step, hidden=("name",))]
     kinds = {
         "task": model.TaskStep, "stub": model.StubStep, "success": model.SuccessStep, "fail": model.FailStep,
         "parallel": model.ParallelStep, "map": model.MapStep, "dag": model.DagStep,
@@ -198,7 +198,7 @@ def _described(
 
 
 def provider_info_document() -> str:
-    """Return the document from which Airflow learns of the provider."""
+    """Return the provider info that Airflow reads."""
     text: str = _neighbour("provider_info").provider_info_document()
     return text
 
@@ -223,7 +223,7 @@ def _neighbour(name: str) -> Any:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "airflow_provider_launch/provider_info.json": provider_info_document,
-    "docs/app.md": app_page,  # before the demo's text, which quotes it
+    "docs/app.md": app_page,  # before the demo's text, which contains it
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
     "docs/reference/pipelines.md": pipelines_page,
@@ -232,7 +232,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write what has changed, and say so."""
+    """Write the changed files and print their names."""
     for path, make in GENERATED.items():
         file, text = CHECKOUT / path, make()
         if file.exists() and file.read_text(encoding="utf-8") == text:

@@ -1,4 +1,4 @@
-"""Make `provider_info.json` from the options of the schedulers: Airflow asks for it in every process."""
+"""Makes `provider_info.json` from the options of the schedulers; every Airflow process reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STANDARD_FIELDS = ["host", "schema", "login", "password", "port"]
 
 
 def provider_info() -> dict[str, Any]:
-    """Return the provider info: connection types with their forms, and where the classes are."""
+    """Return the provider info: connection types with their forms, and the modules of the classes."""
     return {
         "package-name": "airflow-provider-launch",
         "name": _NAME,
@@ -24,7 +24,7 @@ def provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors.launch"),
         "triggers": _modules("triggers.launch"),
         "hooks": _modules("hooks.launch", *(f"hooks.{name}" for name in BACKENDS)),
-        # Airflow reads `class-name`, its schema and its pages say `path`.
+        # Airflow reads `class-name`; its schema and documentation use `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
         "extra-links": [
             *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
@@ -65,7 +65,7 @@ def _plugin_type() -> dict[str, Any]:
     return {
         "connection-type": "launch",
         "hook-class-name": f"{_PACKAGE}.hooks.launch.LaunchHook",
-        "hook-name": "Launch (scheduler of a plug-in)",
+        "hook-name": "Launch (plug-in scheduler)",
         "conn-fields": {
             "scheduler": {
                 "label": "Scheduler (required)",
@@ -74,7 +74,7 @@ def _plugin_type() -> dict[str, Any]:
             },
             "params": {
                 "label": "Parameters",
-                "description": "JSON object: keywords for the factory of the scheduler.",
+                "description": "JSON object: arguments of the scheduler's factory.",
                 "schema": {"type": ["object", "null"]},
             },
             "cfg": {
@@ -88,7 +88,7 @@ def _plugin_type() -> dict[str, Any]:
 
 
 def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of the connection form, those of the connection first; each may be left empty: unset."""
+    """Return the fields of the connection form, connection options first; an empty field means unset."""
     form: dict[str, dict[str, Any]] = {}
     for cls in options:
         for name, schema in json_schema_fields(cls).items():
@@ -128,7 +128,7 @@ def _label(name: str) -> str:
 
 
 def _help(schema: dict[str, Any]) -> str:
-    """Return the help as a form shows it: plain text, which ends with what an empty field means."""
+    """Return the help for a form: plain text that ends with the meaning of an empty field."""
     text = str(schema["description"]).replace("`", "").replace("None means", "Empty means").rstrip()
     default = schema.get("default")
     if "Empty means" in text:
@@ -140,20 +140,20 @@ def _help(schema: dict[str, Any]) -> str:
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema in the form that Airflow's widgets understand: one level, with "null" among the types."""
+    """Return the schema in the format of Airflow's widgets: one level, with "null" among the types."""
     flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
-    # `X | None` is an `anyOf` of two; the form knows only a list of types.
+    # `X | None` is an `anyOf` of two; the form supports only a list of types.
     for choice in schema.get("anyOf", ()):
         if choice.get("type") != "null":
             flat.update(choice)
     kind = flat.get("type", "string")
     if kind == "boolean" and schema.get("default") is not False:
-        # A switch has two positions: it would show "off" for what is unset and on.
+        # A switch has only two positions: it would show "off" for an unset option whose default is on.
         return {"type": ["string", "null"], "enum": ["true", "false", None]}
     flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
     if "enum" in flat:
         flat["enum"] = [*flat["enum"], None]
-    # No default: the form would store it, and a later change of ours would not reach the connection.
+    # No default, because the form would store it, and later changes of the default would have no effect.
     return flat
 
 
@@ -169,91 +169,91 @@ _CONFIG: dict[str, Any] = {
                 "default": "60",
             },
             "log_drain_s": {
-                "description": "Seconds without a new line after which the rest of the log is given up.",
+                "description": "Seconds without a new line after which the task stops reading the rest of the log.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,
                 "default": "30",
             },
             "allowed_app_sources": {
-                "description": "Folders and addresses, separated by commas, below which an app may name files that the "
-                "worker opens, overlays and workspaces, though the names do not stand in the DAG file: they came from "
-                "a template, an XCom or the configuration of a run. Empty: none.",
+                "description": "Comma-separated folders and URLs below which the worker may open files (overlays and "
+                "workspaces) whose names are not in the DAG file but come from a template, an XCom or the "
+                "configuration of a run. Empty: none.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "/opt/overlays, s3://bucket/overlays",
                 "default": "",
             },
             "on_finish": {
-                "description": "What becomes of an app that has ended, once its log and its result are in Airflow: "
-                "`keep`, `delete_succeeded` or `delete`. A task may name another one.",
+                "description": "Whether an ended app is deleted, once its log and its result are in Airflow: `keep`, "
+                "`delete_succeeded` or `delete`. A task may override it.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": None,
                 "default": "delete_succeeded",
             },
             "defer_after_s": {
-                "description": "Seconds for which the worker of a deferrable task follows its app before it defers: "
-                "an app that ends by then needs no triggerer. 0 defers at once.",
+                "description": "Seconds for which the worker of a deferrable task follows its app before it defers, so "
+                "that short apps need no triggerer. 0 defers at once.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,
                 "default": "10",
             },
             "deployment_id": {
-                "description": "The name of this Airflow among those that launch on the same schedulers. An app keeps "
-                "it, and only its own Airflow cancels an app that has lost its task. Empty: an id that the first "
-                "launch writes into Variable `launch_deployment_id`. Set it in production: a copy of the database has "
-                "the same Variable.",
+                "description": "Name of this Airflow, unique among those that launch on the same schedulers. It is "
+                "stored in each app, and only the Airflow with this name cancels an app that has lost its task. Empty: "
+                "an id that the first launch writes into Variable `launch_deployment_id`. Set it in production, "
+                "because a copy of the database has the same Variable.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "airflow-production",
                 "default": "",
             },
             "reconcile_interval_s": {
-                "description": "Seconds between two rounds in which a triggerer compares living apps with their tasks, "
-                "and cancels those whose task is over. 0: never.",
+                "description": "Seconds between two rounds in which a triggerer cancels running apps whose task has "
+                "ended. 0: never.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,
                 "default": "60",
             },
             "trigger_fire_after_s": {
-                "description": "Seconds after a deferral before which no trigger ends it. Airflow fails a task that "
-                "goes on before its scheduler has noticed that the worker has left.",
+                "description": "Minimum seconds from a deferral to its event. Airflow fails a task that resumes before "
+                "its scheduler has noticed that the worker has ended.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,
                 "default": "10",
             },
             "trigger_log_bytes_per_s": {
-                "description": "Bytes of log lines that one triggerer process writes in a second, shared fairly by "
-                "all apps that it follows. What is not shown when an app ends is written by the worker.",
+                "description": "Maximum bytes of log lines that one triggerer process writes per second, shared fairly "
+                "by all its apps. The worker writes the remaining lines after the end of an app.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,
                 "default": "262144",
             },
             "config_file": {
-                "description": "File with default options of schedulers, which connections and tasks overrule, and the "
-                "trackers of all replicas. Empty means none: files in home and current directory do not count here.",
+                "description": "File with default options of schedulers, which connections and tasks override, and the "
+                "trackers of all replicas. Empty means none: files in home and current directory are not read.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "/etc/launch/launchconfig",
                 "default": "",
             },
             "allow_kubeconfig_exec": {
-                "description": "Whether a kubeconfig that stands in a connection may start programs (`exec`, "
-                "`auth-provider`). Who may edit connections then runs them on workers, triggerers and, by the "
-                "connection test, where Airflow tests connections.",
+                "description": "Whether a kubeconfig in a connection may start programs (`exec`, `auth-provider`). If "
+                "true, users who may edit connections can run programs on workers, triggerers and the host of the "
+                "connection test.",
                 "version_added": "0.1.0",
                 "type": "boolean",
                 "example": None,
                 "default": "False",
             },
             "trigger_logs_last": {
-                "description": "Whether the log that a triggerer wrote can still be read when its task has ended. "
-                "False makes the worker write the whole log at the end.",
+                "description": "Whether the log of a triggerer can still be read after its task has ended. False makes "
+                "the worker write the whole log at the end.",
                 "version_added": "0.1.0",
                 "type": "boolean",
                 "example": None,
@@ -265,11 +265,11 @@ _CONFIG: dict[str, Any] = {
 
 
 def config_options() -> dict[str, dict[str, Any]]:
-    """Return the options of section `[launch]` by name, as Airflow knows them."""
+    """Return the options of section `[launch]` by name, in Airflow's format."""
     options: dict[str, dict[str, Any]] = _CONFIG["launch"]["options"]
     return options
 
 
 def provider_info_document() -> str:
-    """Return what `get_provider_info.py` reads: building the info would cost every process 20 ms."""
+    """Return the JSON for `get_provider_info.py`, because building the info takes 20 ms in every process."""
     return json.dumps(provider_info(), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What an engine is asked while apps are followed, counted by a proxy in front of it: rows for ours and the peer."""
+"""Counts requests to an engine while apps are followed, by a proxy in front of it: rows for ours and the peer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ HERE = Path(__file__).parent
 WATCHED, ONE_TASK = HERE / "watched.py", HERE / "one_task.py"
 SECONDS = 15.0
 _PEER_S, _SETTLE_S = 120.0, 20.0
-"""Until tasks of the peer have reached the engine, and then until they follow."""
+"""Seconds until tasks of the peer have reached the engine, and then until they follow."""
 
 
 @dataclass
 class Seen:
-    """What was asked in a minute, and how the process fared."""
+    """Requests in a minute, and measurements of the process."""
 
     requests: float
-    """A minute."""
+    """Requests per minute."""
     states: float
-    """Of them those that ask for states."""
+    """Requests for states among them."""
     connections: int
-    """Open at the same time."""
+    """Connections open at the same time."""
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -49,11 +49,11 @@ class Counter:
         self._states = states
 
     def counts(self) -> tuple[int, int]:
-        """Return how many requests there were, and of them those for states."""
+        """Return the number of requests, and of those for states."""
         return self._proxy.count(), self._proxy.count(path=self._states)
 
     def between(self, seconds: float, before: tuple[int, int], connections: int, **figures: Any) -> Seen:
-        """Return what was asked since `before`, which is so many seconds ago, when so many connections were open."""
+        """Return the requests since `before`, with its age in seconds and the number of open connections."""
         after = self.counts()
         total, states = (60 * (b - a) / seconds for a, b in zip(before, after, strict=True))
         return Seen(total, states, connections, figures)
@@ -61,7 +61,7 @@ class Counter:
     def watch(
         self, mode: str, backend: str, params: dict[str, Any], apps: Sequence[str], settle_s: float, seconds: float
     ) -> Seen:
-        """Follow the apps in a process of its own."""
+        """Follow the apps in a separate process."""
         spec = {"mode": mode, "backend": backend, "params": params, "apps": [*apps]}
         command = [sys.executable, str(WATCHED), json.dumps(spec | {"settle_s": settle_s, "seconds": seconds})]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -77,7 +77,7 @@ class Counter:
         return seen
 
     def peer(self, python: str, side: str, script: str, count: int, **env: str) -> Seen:
-        """Run so many tasks of a peer, a process for each, and count while they run."""
+        """Run tasks of a peer, each in its own process, and count requests while they run."""
         command = [python, str(ONE_TASK), side, "1", script]
         with ExitStack() as stack:
             for _ in range(count):
@@ -99,7 +99,7 @@ def show(what: str, seen: Seen, *, goal: float | None, peer: float | None = None
     Args:
         what: the case.
         seen: what was seen.
-        goal: requests a minute beside those for states. None: none.
+        goal: requests a minute in addition to those for states. None: none.
         peer: requests a minute of the peer.
         replicas: which are followed; with it the open connections are bounded.
         by: who follows.

@@ -1,4 +1,4 @@
-"""What following jobs of AWS Batch costs: requests, CPU and delay for 1, 100 and 1000 of them; and lines per second.
+"""Costs of following jobs of AWS Batch: requests, CPU and delay for 1, 100 and 1000 of them; and lines per second.
 
 The server is that of the tests, whose jobs stand for containers, so that a thousand of them need no machine. The peer
 is `BatchOperator` on the same server, for as many jobs as a machine has threads for: each asks for its own job.
@@ -45,7 +45,7 @@ def cpu() -> float:
 
 
 class Costs:
-    """Requests and CPU of some time."""
+    """Requests and CPU in an interval."""
 
     def __init__(self, server: BatchServer, seconds: float = SECONDS) -> None:
         before, used = server.control()["calls"], cpu()
@@ -57,7 +57,7 @@ class Costs:
 
 
 def read_in_turns(readers: list[LogReader], over: threading.Event) -> None:
-    """Read logs as a triggerer does: some threads, and only so many reads a second together."""
+    """Read logs as a triggerer does: several threads with a common limit of reads per second."""
     lock, due, at = threading.Lock(), [(0.0, n) for n in range(len(readers))], [0.0]
     heapq.heapify(due)
 
@@ -83,7 +83,7 @@ def read_in_turns(readers: list[LogReader], over: threading.Event) -> None:
 
 
 def until_joined(server: BatchServer) -> float:
-    """Wait until logs are read together: each is first read alone. Returns the seconds that it took."""
+    """Wait until logs are read together, because each is first read alone; return the seconds."""
     began = time.monotonic()
     while Costs(server, WINDOW_S).by_kind.get("GetLogEvents", 0) > 0 and time.monotonic() - began < LONGEST_START_S:
         pass
@@ -144,9 +144,9 @@ def delays(server: BatchServer, scheduler: Any, ids: list[str], heard: dict[str,
         time.sleep(PAUSE_S)
     time.sleep(INTERVAL_S + 2)
     late = sorted(heard[app_id] - at for app_id, at in ended.items())
-    note = f"{ENDS} ends; the state is asked for each {INTERVAL_S:g} s"
-    row("end -> known, p50", statistics.median(late), note=note)
-    row("end -> known, p99", late[-1], limit=INTERVAL_S + 1, note="the worst of them")
+    note = f"{ENDS} ends; the state is polled each {INTERVAL_S:g} s"
+    row("end -> reported, p50", statistics.median(late), note=note)
+    row("end -> reported, p99", late[-1], limit=INTERVAL_S + 1, note="the worst of them")
 
 
 def measure_lines(server: BatchServer, runner: Runner, app_id: str) -> None:
@@ -225,7 +225,7 @@ def main() -> None:
         server = stack.enter_context(BatchServer())
         address = server.url.replace("http://", "http%3A%2F%2F").replace(":", "%3A")
         os.environ["AIRFLOW_CONN_BENCH_AWS"] = f"aws://x:x@/?region_name={REGION}&endpoint_url={address}"
-        # The rates of a real account, that of submissions left out.
+        # The rates of a real account, except that of submissions.
         params = {**params_for(server.url), "requests_per_s": 50, "log_requests_per_s": 10}
         runner = stack.enter_context(Runner("bench", scheduler_params={"aws_batch": params}))
         role = Role("main", IDLE_IMAGE, entrypoint="x", resource=Resource(1, 0, 64))

@@ -1,4 +1,4 @@
-"""The Docker engine of the measures: the one that the tests find, with their image of a shell."""
+"""The Docker engine of the measures: that of the tests, with their shell image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST = os.environ.get("DOCKER_HOST", "")
 
 
 def use(what: str) -> None:
-    """Find the engine and its image; where none answers, say so and end the measure."""
+    """Find the engine and its image; skip the measure if no engine answers."""
     global HOST, IMAGE  # noqa: PLW0603 - found once
     from docker import DockerClient
     from tests.engines.docker import engine, images
@@ -32,7 +32,7 @@ def use(what: str) -> None:
 
 def remove(*labels: str) -> None:
     """Remove all containers that have one of the labels."""
-    # Not above: what a task imports is part of what is measured.
+    # Imported here, because imports of a task are part of the measure.
     from docker import DockerClient
 
     with contextlib.closing(DockerClient(HOST)) as client:

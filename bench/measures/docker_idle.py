@@ -1,4 +1,4 @@
-"""What following apps in containers costs: requests on the wire, and CPU, for 1, 50 and 200 apps."""
+"""Costs of following apps in containers: requests and CPU, for 1, 50 and 200 apps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults import FaultProxy
 COUNTS = (1, 50, 200)
 SECONDS = 20
 SETTLE = 15
-"""Seconds until a follower of an app that says nothing has found its slow step."""
+"""Seconds until the follower of a silent app has slowed down."""
 
 docker_engine.use("following apps on Docker")
 app = AppDef("idle", [Role("r", docker_engine.IMAGE, entrypoint="sleep", args=["3600"])])
@@ -35,7 +35,7 @@ def cpu() -> float:
 
 
 def engine_cpu() -> float:
-    """CPU seconds of all Docker engines of this machine."""
+    """Return the CPU seconds of all Docker engines of this machine."""
     found = [one.cpu_times() for one in psutil.process_iter(["name"]) if one.info["name"] == "dockerd"]
     return sum(one.user + one.system for one in found)
 
@@ -43,7 +43,7 @@ def engine_cpu() -> float:
 def follow(
     scheduler: Scheduler[Any], ids: list[str], probe: Callable[[], list[float]], *, logs: bool = False
 ) -> list[float]:
-    """Follow the apps with one poller; return by how much the figures of the probe grow in a second."""
+    """Follow the apps with one poller; return the growth per second of the figures of the probe."""
     poller = Poller(scheduler)
     with ExitStack() as stack, ThreadPoolExecutor(len(ids)) as pool:
         followers = [stack.enter_context(Follower(scheduler, one, logs=logs, poller=poller)) for one in ids]

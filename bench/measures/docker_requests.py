@@ -1,4 +1,4 @@
-"""What a Docker engine is asked while apps are followed, in both modes, beside DockerOperator."""
+"""Requests to a Docker engine while apps are followed, in both modes; peer: DockerOperator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ with ExitStack() as stack:
         return runner.schedule(runner.dryrun(app(script, replicas), "docker", CFG, app_id=ids[-1])).rpartition("/")[2]
 
     def create(number: int) -> str:
-        """Create an app as a launch does that is cut off before it starts what it has created."""
+        """Create an app like a launch that is interrupted before it starts the containers."""
         from airflow_provider_launch.schedulers.docker.creation import first_attempts
 
         scheduler, app_id = runner.scheduler("docker"), f"bench-asked-{os.getpid()}-waiting-{number}"

@@ -14,7 +14,7 @@ docker_engine.use("task `true` on Docker")
 fresh: dict[str, list[Cost]] = {"ours": [], "peer": []}
 warm: dict[str, list[Cost]] = {"ours": [], "peer": []}
 cli: list[Cost] = []
-# The first pair writes byte code and makes what lasts, and is dropped.
+# The first pair writes byte code and creates lasting objects, and is dropped.
 for number in range(PAIRS + 1):
     for side in ("ours", "peer") if number % 2 else ("peer", "ours"):
         costs, log = task(side, 1 + WARM, "true")

@@ -1,4 +1,4 @@
-"""A workspace of a thousand files on Docker: the first launch builds its image, the second one finds it."""
+"""A workspace of a thousand files on Docker: the first launch builds its image, the second reuses it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_provider_launch.specs import AppDef, Role  # noqa: E402
 
 
 class Builds(logging.Handler):
-    """Counts what is built."""
+    """Counts builds."""
 
     count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count the line that begins a build."""
+        """Count the line that starts a build."""
         self.count += "building launch-workspace" in record.getMessage()
 
 

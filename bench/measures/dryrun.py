@@ -1,4 +1,4 @@
-"""A dry run of an app with a thousand replicas, also of one that a component makes."""
+"""Dry run of an app with a thousand replicas, also of one made by a component."""
 
 from __future__ import annotations
 

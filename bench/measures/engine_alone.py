@@ -1,4 +1,4 @@
-"""The engine without Airflow: what the task `true` costs it, and what it costs with the requests of our guarantees."""
+"""Cost of the task `true` for the engine without Airflow, with and without the requests of our guarantees."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _guarded(client: APIClient, name: str) -> None:
     from docker.errors import NotFound
 
     app = {"label": f"{LABEL}-app={name}"}
-    # A repeated submission meets the record and starts nothing, also when the container was removed.
+    # A repeated submission finds the record and starts nothing, even if the container was removed.
     _create(client, name, network_mode="none")
-    # Without an init, a program as process 1 does not hear a signal that it has no handler for.
+    # Without an init, process 1 ignores signals without a handler.
     container = _create(client, f"{name}-0", init=True)
-    # Whoever cancelled in between is heard before the start, and afterwards the end is told as what it was.
+    # A cancel in between is noticed before the start, and the end is reported correctly.
     client.containers(all=True, filters=app)
     client.start(container)
     client.wait(container)

@@ -1,7 +1,7 @@
-"""Docker's and Kubernetes' API at the wire, for any number of apps that run until they are told to end.
+"""Fake HTTP APIs of Docker and Kubernetes, for any number of apps that run until they are ended.
 
-`python fake_api.py docker 1000` prints its port. `/bench/...` is for the measure: how many apps there are, when they
-end, and what was asked.
+`python fake_api.py docker 1000` prints its port. The measure uses `/bench/...` to set the number of apps, end them, and
+read counts of requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_FOUND = 404, {"message": "there is no such thing"}
 
 
 class Api:
-    """What both have in common."""
+    """Common parts of both APIs."""
 
     def __init__(self, count: int) -> None:
         self.names = [f"bench-{number:04}" for number in range(count)]
@@ -37,11 +37,11 @@ class Api:
         self.tasks: set[Any] = set()
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, int, Any]:
-        """Return what kind of request it is, and the answer: bytes, or a document."""
+        """Return the kind of the request, and the answer: bytes or a document."""
         raise NotImplementedError
 
     def followed(self, path: str, query: dict[str, list[str]]) -> str | None:  # noqa: ARG002 - of those that have it
-        """Return the app whose log is to be followed; None: it is another request."""
+        """Return the app whose log is followed; None for other requests."""
         return None
 
     async def end(self, count: int, pause_s: float) -> None:
@@ -52,7 +52,7 @@ class Api:
             await asyncio.sleep(pause_s)
 
     def control(self, path: str, query: dict[str, list[str]]) -> Any:
-        """What the measure asks."""
+        """Answer the requests of the measure."""
         if path.endswith("/end"):
             self.tasks.add(asyncio.ensure_future(self.end(int(query["count"][0]), float(query["pause_s"][0]))))
         if path.endswith("/apps"):
@@ -88,7 +88,7 @@ class Api:
         writer.close()
 
     async def follow(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer with a log that goes on until the app has ended, or the client has left."""
+        """Answer with a log that continues until the app has ended or the client has left."""
         head = "HTTP/1.1 200 -\r\nContent-Type: application/vnd.docker.raw-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())
         await writer.drain()
@@ -101,7 +101,7 @@ class Api:
 
 
 class Docker(Api):
-    """An engine with a record and a container for each app, made from the requests of the scheduler itself."""
+    """An engine with a record and a container for each app, made from requests of the scheduler."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -231,7 +231,7 @@ class Pods(Api):
 
 
 class Client:
-    """The measure's hand on a fake API in another process."""
+    """Client of a fake API in another process."""
 
     def __init__(self, kind: str, count: int) -> None:
         command = [sys.executable, __file__, kind, str(count)]
@@ -240,7 +240,7 @@ class Client:
         self.address = f"127.0.0.1:{int(self._process.stdout.readline())}"
 
     def ask(self, what: str = "seen") -> dict[str, Any]:
-        """Tell it something; return counts of requests by kind, and which app ended when."""
+        """Send a command; return counts of requests by kind, and the ends of apps."""
         with urlopen(f"http://{self.address}/bench/{what}", timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
@@ -253,7 +253,7 @@ class Client:
 
 @contextlib.contextmanager
 def fake_api(kind: str, count: int) -> Iterator[Client]:
-    """Start one in a process of its own."""
+    """Start a fake API in another process."""
     with contextlib.closing(Client(kind, count)) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""Apps in memory that write as fast as they are read, as a scheduler plug-in, and a look at the process meanwhile."""
+"""A plug-in scheduler with apps in memory that write as fast as they are read, and measurements of the process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPEN = threading.Event()
 
 
 class Flood(FakeScheduler):
-    """What the engine does costs nothing: the lines are there."""
+    """The engine costs nothing, because its lines are in memory."""
 
     poll_interval_s = 0.5
 
@@ -46,7 +46,7 @@ class Flood(FakeScheduler):
 
 
 def create_scheduler(session_name: str, **_: Any) -> Flood:
-    """As a plug-in's entry point names it."""
+    """The factory of the entry point."""
     return Flood(session_name, ENGINE, "flood")
 
 
@@ -64,7 +64,7 @@ def install(site: Path, count: int) -> list[str]:
 
 
 class Window(Probe):
-    """Looks at the process while `kind` writes: `airflow` or `lines` (one thread with one logger), or `apps`."""
+    """Measures the process while `kind` writes: `airflow` or `lines` (one thread with one logger), or `apps`."""
 
     def __init__(self, kind: str, seconds: float) -> None:
         super().__init__(seconds, logs=kind == "apps")
@@ -80,7 +80,7 @@ class Window(Probe):
             OPEN.set()
         else:
             writing = asyncio.ensure_future(asyncio.to_thread(self.write))
-        # The first moment is a start, and no flood yet.
+        # Skip the start, before lines are written.
         await asyncio.sleep(0.5)
         async for event in super().run():
             OPEN.clear()

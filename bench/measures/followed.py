@@ -1,4 +1,4 @@
-"""Followed apps in one triggerer process, for one side: `python followed.py ours 1 100 1000` prints what was seen.
+"""Followed apps in one triggerer process, for one side: `python followed.py ours 1 100 1000` prints the measurements.
 
 Sides: `empty` (triggers that only wait), `ours` (`AppStatusTrigger` on Docker), `peer` (`KubernetesPodTrigger`; runs in
 the environment of the peer).
@@ -18,22 +18,22 @@ from fake_api import Client, fake_api
 from triggerer import Triggerer, quantile, triggerer
 
 SETTLE_S, SETTLE_MANY_S = 10.0, 15.0
-"""Until an app that says nothing is asked for its log no more often than it will be for ever."""
+"""Seconds until a silent app has reached its longest interval between log reads."""
 LOOK_S, LOOK_MANY_S = 8.0, 15.0
 ENDS, PAUSE_S = 60, 0.23
-"""The pause is no part of an interval, so that ends fall everywhere between two questions."""
+"""Not a fraction of the poll interval, so that ends fall at any time between two polls."""
 BATCH = 50
 DOCKER = "airflow_provider_launch.triggers.launch.AppStatusTrigger"
 POD = "airflow.providers.cncf.kubernetes.triggers.pod.KubernetesPodTrigger"
 
 
 def docker_trigger(number: int) -> tuple[str, dict[str, Any]]:
-    """What the operator leaves to the triggerer, for an app on the fake engine."""
+    """Return the trigger of the operator for an app on the fake engine."""
     return DOCKER, {"handle": f"docker://bench_docker/bench-{number:04}", "scheduled": True}
 
 
 def pod_trigger(number: int, address: str) -> tuple[str, dict[str, Any]]:
-    """The same for a pod in the fake cluster."""
+    """Return the same for a pod in the fake cluster."""
     name = f"bench-{number:04}"
     cluster = {
         "apiVersion": "v1",
@@ -54,7 +54,7 @@ def pod_trigger(number: int, address: str) -> tuple[str, dict[str, Any]]:
 
 
 def look(process: Triggerer, api: Client | None, seconds: float) -> dict[str, Any]:
-    """Look at the process while nothing happens to the apps."""
+    """Measure the process while the apps do nothing."""
     before, began = api.ask()["counts"] if api else {}, time.monotonic()
     seen = process.ask("triggerer.Probe", seconds=seconds)
     after, asked_s = api.ask()["counts"] if api else {}, time.monotonic() - began
@@ -91,7 +91,7 @@ def main() -> None:
         process = stack.enter_context(triggerer())
         ids: dict[str, int] = {}
         stages = []
-        # What is loaded and started once is not the price of an app.
+        # Exclude one-time imports and threads from the cost of an app.
         process.ask("triggerer.Probe", seconds=1.0)
         for count in counts:
             if api:
@@ -103,7 +103,7 @@ def main() -> None:
                     what = docker_trigger(number) if side == "ours" else pod_trigger(number, api.address if api else "")
                 ids[f"bench-{number:04}"] = process.add(*what)
                 if not number % BATCH:
-                    # As they come in life; all in one message would leave more memory behind than they need.
+                    # One at a time, as in production; one large message would leave more memory allocated.
                     process.run_until(lambda: not process.creating_triggers)
             many = count > 500
             if api:

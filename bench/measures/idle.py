@@ -1,4 +1,4 @@
-"""What waiting costs: one process that follows a hundred idle apps, and each app's supervisor."""
+"""Costs of waiting: one process that follows a hundred idle apps, and the supervisor of each app."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cpu(process: psutil.Process) -> float:
 
 
 def kin() -> list[psutil.Process]:
-    """The processes that the apps consist of: they left our tree, but still name our folder."""
+    """Return the processes of the apps: outside of our process tree, but with our folder in their arguments."""
     home, found = os.environ["BENCH_HOME"], []
     for process in psutil.process_iter():
         try:
@@ -50,7 +50,7 @@ with Runner("bench") as runner:
     try:
         time.sleep(5)
         processes = kin()
-        # A shim is the child of a supervisor, and looks like one.
+        # A shim is the child of a supervisor, with the same command line.
         pids = {process.pid for process in processes}
         parts = {process: "shim" if process.ppid() in pids else "supervisor" for process in processes}
         me = psutil.Process()
@@ -81,7 +81,7 @@ with Runner("bench") as runner:
             poller.join(5)
             row(f"states of {APPS} idle apps each {interval_s:g} s", 100 * mine, "%", limit=1)
 
-        # What an operator does for its one app, with the scheduler's own interval and logs.
+        # The work of an operator for one app, with the scheduler's own interval and logs.
         follower = Follower(scheduler, ids[0], roles=app.roles)
         thread = threading.Thread(target=consume, args=(follower,), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What a DAG file pays for our operator and app, beside the standard BashOperator: user CPU in fresh processes."""
+"""Import cost of our operator and app in a DAG file; peer: BashOperator. User CPU in new processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STATEMENTS = {
     ),
     "bash": "from airflow.providers.standard.operators.bash import BashOperator",
 }
-# Measured inside the process: the import of airflow.sdk varies by more than what we look for. That import asks every
-# installed provider for its info, so ours is hidden from it, and asked for in the part that is measured.
+# Measured inside the process: the import of airflow.sdk varies more than our part. That import reads the info of
+# every installed provider, so ours is hidden from it and read in the measured part.
 CODE = """
 import importlib.metadata, importlib_metadata, resource
 for finder in (importlib.metadata.MetadataPathFinder, importlib_metadata.MetadataPathFinder):
@@ -38,7 +38,7 @@ ROUNDS = 7
 
 
 def user_cpu(statement: str) -> tuple[float, float]:
-    """Seconds of Airflow's SDK, and of the statement after it."""
+    """Return the seconds of Airflow's SDK, and of the statement after it."""
     bash = "BashOperator" in statement
     module = "airflow.providers.standard" if bash else "airflow_provider_launch"
     hidden = "apache-airflow-providers-standard" if bash else "airflow-provider-launch"
@@ -58,6 +58,6 @@ added = {name: statistics.median(value for _, value in times[name][1:]) for name
 sdk = statistics.median(value for name in STATEMENTS for value, _ in times[name][1:])
 note = f"peer: BashOperator; airflow.sdk itself {sdk:.2f} s"
 row("import operator, sensor and specs, above airflow.sdk", added["all"], limit=0.02, peer=added["bash"], note=note)
-row("the operator's class", added["ours"], note="what it needs beside that is imported when it is used")
+row("the operator's class", added["ours"], note="other imports happen on use")
 row("the operator's class without the provider info", added["alone"])
 row("the provider info alone, in every process", added["info"])

@@ -1,4 +1,4 @@
-"""The cluster of the measures: the one that the tests find, with their image of a shell and a namespace of its own."""
+"""The cluster of the measures: that of the tests, with their shell image and its own namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMESPACE = os.environ.get("BENCH_NAMESPACE", "")
 
 @contextmanager
 def use(what: str) -> Iterator[Any]:
-    """Find the cluster and give its client; where none answers, say so and end the measure."""
+    """Find the cluster and return its client; skip the measure if no cluster answers."""
     global IMAGE, KUBECONFIG, NAMESPACE  # noqa: PLW0603 - found once
     from kubernetes import config
     from tests.engines.docker.images import BUSYBOX

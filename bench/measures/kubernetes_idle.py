@@ -1,6 +1,6 @@
-"""What following Jobs costs: requests on the wire, and CPU, for 1, 100 and 1000 of them; and a large dry run.
+"""Costs of following Jobs: requests and CPU, for 1, 100 and 1000 of them; and a large dry run.
 
-The Jobs are managed by nobody, and their status is set to that of one that runs, so that a thousand of them need no
+No controller manages the Jobs, and their status is set to that of one that runs, so that a thousand of them need no
 node.
 """
 
@@ -30,7 +30,7 @@ PER_MINUTE = 24
 
 
 def hear(_answer: object) -> None:
-    """Be told, and do nothing."""
+    """Do nothing."""
 
 
 def cpu() -> float:
@@ -39,7 +39,7 @@ def cpu() -> float:
 
 
 def server_cpu() -> float:
-    """CPU seconds of all API servers of this machine."""
+    """Return the CPU seconds of all API servers of this machine."""
     found = [one.cpu_times() for one in psutil.process_iter(["name"]) if one.info["name"] == "kube-apiserver"]
     return sum(one.user + one.system for one in found)
 

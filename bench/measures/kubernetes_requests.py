@@ -1,4 +1,4 @@
-"""What an API server is asked while apps are followed, in both modes, beside KubernetesPodOperator in both modes."""
+"""Requests to an API server while apps are followed, in both modes; peer: KubernetesPodOperator in both modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from watched import SILENT, TALKS
 
 TALKING = {1: None, 20: 120.0, 100: 400.0}
 SILENT_REPLICAS, WAITING = 40, {40: 40.0, 1000: 120.0}
-"""The waiting apps with the seconds until each was asked for alone, once."""
+"""The waiting apps, with the seconds until each was polled alone once."""
 PEERS = 3
 STATES = r"/(jobs|pods|services|events)$"
 _SETTLE_S = 15.0

@@ -1,4 +1,4 @@
-"""The task `true` in a pod: ours, KubernetesPodOperator, and what a Job and a pod take by themselves."""
+"""The task `true` in a pod: ours, KubernetesPodOperator, and a Job and a pod alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIDES = ("job", "pod", "job-deferrable", "pod-deferrable")
 
 
 def timed(create: Callable[[], Any], is_over: Callable[[str], bool]) -> float:
-    """Return the seconds from a creation to its end, looked at each 20 ms."""
+    """Return the seconds from creation to end, polled each 20 ms."""
     start = time.perf_counter()
     name = create().metadata.name
     while not is_over(name):
@@ -48,7 +48,7 @@ with kubernetes_cluster.use("task `true` on Kubernetes") as client:
 
     found: dict[str, list[Cost]] = {side: [] for side in SIDES}
     own: dict[str, list[float]] = {"job": [], "pod": []}
-    # The first round writes byte code and makes what lasts, and is dropped.
+    # The first round writes byte code and creates lasting objects, and is dropped.
     for number in range(PAIRS + 1):
         for side in SIDES if number % 2 else reversed(SIDES):
             costs, log = task(side, 1, "true", pythons[side.partition("-")[0]])

@@ -1,4 +1,4 @@
-"""From submit to the first line in the log, and from the end of the app to knowing it."""
+"""Delay from submit to the first log line, and from the end of the app to its report."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ with Runner("bench") as runner:
                 known.append(time.time() - ended)
         first.append(seen[0] - start)
 row("submit -> first line", statistics.median(first), limit=0.5, note=f"worst of {ROUNDS}: {max(first):.3f} s")
-row("end of the app -> known", statistics.median(known), limit=0.5, note=f"worst of {ROUNDS}: {max(known):.3f} s")
+row("end of the app -> reported", statistics.median(known), limit=0.5, note=f"worst of {ROUNDS}: {max(known):.3f} s")

@@ -1,4 +1,4 @@
-"""Lines that are counted: what writes them, and whether a log has each once and in order."""
+"""Numbered lines: a script that writes them, and a check that a log has each once and in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = re.compile(rb"step (\d+): loss 0\.12345, accuracy 0\.98, of usual length\
 
 
 def wrong(log: Path, lines: int) -> int:
-    """Return how many of the lines are missing, more than once there, or out of order; the log is removed."""
+    """Return the number of missing, repeated or unordered lines; remove the log."""
     seen = bytearray(lines)
     last, bad = -1, 0
     with log.open("rb") as records:

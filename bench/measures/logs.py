@@ -1,4 +1,4 @@
-"""A hundred thousand lines into the task log: our part beside Airflow's own logging of the same lines."""
+"""A hundred thousand lines into the task log: our part, compared with Airflow's own logging of the same lines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CODE = "import sys; [print(f'step {n}: loss 0.12345, accuracy 0.98, of usual len
 
 
 class Silent:
-    """Takes lines at no cost, so that only our part is measured."""
+    """Accepts lines at no cost, so that only our part is measured."""
 
     def info(self, *_args: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     warning = error = debug = info
 
@@ -47,7 +47,7 @@ def finished(runner: Runner, lines: int) -> str:
 
 
 def follow(runner: Runner, app_id: str) -> float:
-    """CPU seconds of all our threads for reading, splitting, prefixing and handing on all lines."""
+    """Return the CPU seconds of our threads for reading, splitting, prefixing and passing on all lines."""
     log = TaskLog(Silent(), app_id)
     start = time.process_time()
     for event in Follower(runner.scheduler("local"), app_id):
@@ -56,7 +56,7 @@ def follow(runner: Runner, app_id: str) -> float:
 
 
 def airflow_logs(log: Any, lines: list[str]) -> float:
-    """CPU seconds of a task's own logger, which sends JSON to its supervisor; here into nowhere."""
+    """Return the CPU seconds of a task's own logger, which sends JSON to its supervisor; here discarded."""
     start = time.process_time()
     for line in lines:
         log.info(line)

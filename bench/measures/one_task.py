@@ -1,11 +1,11 @@
-"""One task in a process of its own, as a worker runs it: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
+"""Runs one task in a separate process, like a worker: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
 
 Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in an environment of its own) on
 Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process; `slurm` (ours) on
 Slurm.
 
-Before the clock starts the process has what each task process has: Airflow's SDK and task runner. What the operator
-needs beside that is imported in the first round, and is there in the later ones.
+Before the clock starts the process has what each task process has: Airflow's SDK and task runner. Other
+imports of the operator happen in the first round.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ours(task_id: str, script: str) -> Any:
 def peer(task_id: str, script: str) -> Any:
     from airflow.providers.docker.operators.docker import DockerOperator
 
-    # Without the folder that it mounts by default, which would cost it more.
+    # Without the folder that it mounts by default, which would make it slower.
     return DockerOperator(
         task_id=task_id,
         image=docker_engine.IMAGE,
@@ -97,7 +97,7 @@ def clocks() -> tuple[float, float]:
 
 
 def api() -> Any:
-    # Imported late: it imports our operator, which belongs into our first round.
+    # Imported late, because it imports our operator, which belongs to our first round.
     from tests.airflow.support import FakeExecutionApi
 
     return FakeExecutionApi()
@@ -106,7 +106,7 @@ def api() -> Any:
 def run(task: Any, answers: Any) -> str:
     where = {"dag_id": "bench", "run_id": "bench", "task_id": task.task_id, "map_index": -1}
     instance = TaskInstance(id=uuid.uuid4(), try_number=1, dag_version_id=uuid.uuid4(), **where)
-    # What the task runner itself prints is no part of the task's log.
+    # The output of the task runner itself is not part of the task's log.
     with contextlib.redirect_stdout(sys.stderr):
         while True:
             result = run_task_in_process(instance, task, client=answers.client())
@@ -117,7 +117,7 @@ def run(task: Any, answers: Any) -> str:
 
 
 def resumed(asked: DeferTask) -> dict[str, Any]:
-    """Run the trigger that a task asks for, and return with what the task goes on."""
+    """Run the trigger of a task, and return the event with which the task resumes."""
     from tests.airflow.support import run_trigger
 
     trigger = import_string(asked.classpath)(**deserialize(asked.trigger_kwargs))
@@ -128,7 +128,7 @@ def resumed(asked: DeferTask) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def removed_afterwards(apps: list[str]) -> Iterator[None]:
-    """Remove what the peer left on the Docker engine, and these apps of ours."""
+    """Remove the containers of the peer and these apps of ours."""
     try:
         yield
     finally:
@@ -148,7 +148,7 @@ def main() -> None:
     extra = {"kubeconfig_path": kubernetes_cluster.KUBECONFIG, "namespace": kubernetes_cluster.NAMESPACE}
     os.environ["AIRFLOW_CONN_CLUSTER"] = json.dumps({"conn_type": "launch_kubernetes", "extra": extra})
     if name == "slurm":
-        # Not above: the environment of a peer lacks what it imports.
+        # Imported here, because the environment of a peer lacks its imports.
         import slurm_cluster
 
         extra = slurm_cluster.params(over_ssh=True)

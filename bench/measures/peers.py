@@ -1,4 +1,4 @@
-"""Environments of peers that need other versions than we do; made once for each set of constraints."""
+"""Environments of peers that need other versions; created once for each set of constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline file costs a DAG parse, beside the same tasks written in Python: CPU of this process, in pairs."""
+"""Parse cost of a pipeline file, compared with the same tasks in Python: CPU of this process, in pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a measure tells its figures to run.py."""
+"""The protocol between measures and run.py."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def row(
 
 
 def skip(what: str, why: str) -> None:
-    """Print one line that says why something cannot be measured here."""
+    """Print one line with the reason why a measure is skipped."""
     print("ROW " + json.dumps({"what": what, "ours": None, "skipped": True, "note": f"skipped: {why}"}), flush=True)

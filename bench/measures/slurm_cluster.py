@@ -1,4 +1,4 @@
-"""The cluster of the measures: the one of the tests, with a directory and counted commands of its own."""
+"""The cluster of the measures: that of the tests, with its own directory and counted commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = os.environ.get("BENCH_SLURM_ROOT", "")
 
 @contextmanager
 def use(what: str) -> Iterator[SlurmCommands]:
-    """Find the cluster and give its commands, counted; where none answers, say so and end the measure."""
+    """Find the cluster and return its counted commands; skip the measure if no cluster answers."""
     global ROOT  # noqa: PLW0603 - found once
     using = engine.Use()
     try:

@@ -1,4 +1,4 @@
-"""How long after the end of a job its follower knows, when the job has run for a minute and nobody hurries any more."""
+"""Delay from the end of a job to its report, after a run of a minute, when polls have slowed down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGE_S = 60
 
 
 def known_after(runner: Runner, number: int, *, logs: bool) -> float:
-    """Return the seconds from the record of the end, as the job has written it, to the event."""
+    """Return the seconds from the end, as recorded by the job, to the event."""
     script = f"sleep {AGE_S + 0.7 * number}"
     app = AppDef("end", [Role("r", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 16))])
     app_id = f"bench-end-{os.getpid()}-{number}-{int(logs)}"
@@ -42,4 +42,4 @@ with ExitStack() as stack:
             found = list(pool.map(lambda number, logs=logs: known_after(runner, number, logs=logs), range(APPS)))
         what = "with its log" if logs else "states only"
         note = f"{APPS} jobs of a minute, worst {max(found):.2f} s"
-        row(f"end of a job -> known, {what}", statistics.median(found), limit=limit, note=note)
+        row(f"end of a job -> reported, {what}", statistics.median(found), limit=limit, note=note)

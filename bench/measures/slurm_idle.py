@@ -1,4 +1,4 @@
-"""What following 1, 100 and 1000 jobs costs a Slurm cluster: requests a minute, and CPU of its controller."""
+"""Costs of following 1, 100 and 1000 jobs for a Slurm cluster: requests a minute, and CPU of its controller."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rows import row
 COUNTS = (1, 100, 1000)
 SECONDS = 30
 SETTLE_S = 45
-"""Seconds until a new app is asked for with all others only."""
+"""Seconds until a new app is polled only together with all others."""
 NAMES = ("squeue", "sbatch", "scontrol", "scancel", "sacct")
 
-# As most of a thousand do, they wait: no node has so many CPUs free.
+# The jobs wait, as most of a thousand do, because no node has that many free CPUs.
 waits = AppDef("idle", [Role("r", "", entrypoint="sleep", args=["3600"], resource=Resource(1, 0, 16))])
 
 
@@ -78,7 +78,7 @@ with ExitStack() as stack:
                     follower.close()
             note = f"one poller, each {scheduler.poll_interval_s:g} s; one ssh connection"
             row(f"{count} followed jobs: requests to slurmctld", 60 * calls / seconds, "/min", limit=12.5, note=note)
-            note = f"of a core; {100 * unasked:.2f} % when nobody asks"
+            note = f"of a core; {100 * unasked:.2f} % without polls"
             row(f"{count} followed jobs: CPU of slurmctld", 100 * cpu / seconds, "%", note=note)
             row(f"{count} followed jobs: our CPU", 100 * own / seconds, "%", note="of a core")
     finally:

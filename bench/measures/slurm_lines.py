@@ -1,4 +1,4 @@
-"""A hundred thousand lines of a job over ssh; peer: `ssh tail -f` of the same file, at the same time of another job."""
+"""A hundred thousand lines of a job over ssh; peer: `ssh tail -f` of the file of another job at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = 7
 
 
 def launch(runner: Runner, go: Path) -> str:
-    """Launch what writes the lines as soon as the file is there."""
+    """Launch a job that writes the lines as soon as the file exists."""
     script = f"echo ready; until [ -e {go} ]; do sleep 0.01; done; {SCRIPT.format(lines=FEW)}".replace("$", "$$")
     app = AppDef("lines", [Role("r", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 64))])
     return runner.schedule(runner.dryrun(app, "slurm", {}))

@@ -1,4 +1,4 @@
-"""One task `true`, beside a BashOperator `true`: how long the task runs in a real DAG run."""
+"""Duration of one task `true` in a real DAG run; peer: a BashOperator `true`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same script as a task of ours, as a task of a peer and by `docker run`, in turn."""
+"""Runs the same script as our task, as a task of a peer and by `docker run`, in turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task(side: str, rounds: int, script: str, python: str = sys.executable) -> t
 
 
 def docker_run(script: str) -> Cost | None:
-    """Run it with the command line of Docker; None: there is none."""
+    """Run it with the Docker command line; None if it is not installed."""
     if not shutil.which("docker"):
         return None
     label = f"{docker_engine.LABEL}=cli-{os.getpid()}"
@@ -44,7 +44,7 @@ def docker_run(script: str) -> Cost | None:
 
 
 def span(costs: list[Cost], kind: str = "wall") -> str:
-    """Median and range, for people."""
+    """Return median and range as text."""
     values = [cost[kind] for cost in costs]
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else "not there"
 
@@ -54,6 +54,6 @@ def median(costs: list[Cost], kind: str = "wall") -> float:
 
 
 def ratio(ours: list[Cost], peer: list[Cost], kind: str = "wall") -> tuple[float, str]:
-    """Median of ours / peer over the pairs, and its range for people: a busy machine is as busy for both of a pair."""
+    """Return the median of ours / peer over the pairs, and its range; load affects both of a pair."""
     values = [a[kind] / b[kind] for a, b in zip(ours, peer, strict=True)]
     return statistics.median(values), f"{len(values)} pairs, {min(values):.2f} to {max(values):.2f}"

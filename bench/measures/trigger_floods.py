@@ -1,4 +1,4 @@
-"""A hundred apps that write as fast as they can through one triggerer process, beside its logger alone."""
+"""A hundred apps that write as fast as they can through one triggerer process, compared with its logger alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet(process: Triggerer) -> None:
 
 
 def window(process: Triggerer, kind: str) -> dict[str, Any]:
-    """Let one kind write; add lines per second, and CPU per line."""
+    """Run one kind of writer; add lines per second, and CPU per line."""
     quiet(process)
     found = process.ask("flooding.Window", kind=kind, seconds=SECONDS)
     # Records that came before the end may be read after the event.
@@ -38,7 +38,7 @@ def window(process: Triggerer, kind: str) -> dict[str, Any]:
     return found
 
 
-# The budget must not be what is measured.
+# Do not measure the budget.
 os.environ["AIRFLOW__LAUNCH__TRIGGER_LOG_BYTES_PER_S"] = "1e9"
 os.environ["AIRFLOW_CONN_BENCH_FLOOD"] = json.dumps({"conn_type": "launch", "extra": {"scheduler": "flood"}})
 ids = flooding.install(Path(os.environ["BENCH_HOME"], "site"), APPS)
@@ -61,7 +61,7 @@ def median(kind: str, key: str) -> float:
 
 
 def span(values: list[float]) -> str:
-    """A range, for people."""
+    """Return a range as text."""
     return f"{len(values)} rounds, {min(values):.2f} to {max(values):.2f}"
 
 
@@ -93,6 +93,6 @@ row(
     1000 * quantile(lags, 0.99),
     "ms",
     limit=50,
-    note=f"beside one logger alone {1000 * quantile(alone, 0.99):.1f} ms",
+    note=f"one logger alone: {1000 * quantile(alone, 0.99):.1f} ms",
 )
 row("log call of another trigger, p99", 1000 * quantile(calls, 0.99), "ms", limit=5)

@@ -37,7 +37,7 @@ while True:
 
 
 class Delays(Records):
-    """Notes how old each line of the quiet app is when the supervisor has it."""
+    """Records the age of each line of the quiet app when the supervisor receives it."""
 
     def __init__(self) -> None:
         super().__init__("")

@@ -32,7 +32,7 @@ LAG_STEP_S = 0.01
 
 
 class Records:
-    """The log of all triggers, in one file; notes when each record with a mark came in."""
+    """The log of all triggers, in one file; records when each marked record arrived."""
 
     def __init__(self, mark: str) -> None:
         self.times: list[float] = []
@@ -45,28 +45,28 @@ class Records:
         return self
 
     def log(self, level: int, event: str, **values: Any) -> None:
-        """Take a record, as Airflow's supervisor hands it to its file."""
+        """Accept a record from Airflow's supervisor."""
         if self._mark and str(event).startswith(self._mark):
             self.times.append(time.monotonic())
         self._log.log(level, event, **values)
 
     def within(self, start: float, end: float) -> int:
-        """Return how many came between two moments."""
+        """Return the number of records between two times."""
         return bisect_left(self.times, end) - bisect_left(self.times, start)
 
     def upload_to_remote(self) -> None:
-        """Not there."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Other triggers go on with it."""
+        """Do nothing, because other triggers use it."""
 
 
 class _OneFile(TriggerLoggingFactory):
-    """Airflow's way from a record to the file of its trigger."""
+    """Airflow's path from a record to the log file of its trigger."""
 
 
 class _Stamped(deque[Any]):
-    """The events that are out; each gets the moment."""
+    """The fired events, each with its time."""
 
     def append(self, entry: Any) -> None:
         entry.event.payload["out_at"] = time.time()
@@ -75,7 +75,7 @@ class _Stamped(deque[Any]):
 
 @attrs.define(kw_only=True)
 class Triggerer(TriggerRunnerSupervisor):
-    """The supervisor, with memory in place of the database. The events end up in `fired`."""
+    """The supervisor, with memory instead of the database. Events are added to `fired`."""
 
     fired: dict[int, dict[str, Any]] = attrs.field(factory=dict, init=False)
     failed: list[Any] = attrs.field(factory=list, init=False)
@@ -100,16 +100,16 @@ class Triggerer(TriggerRunnerSupervisor):
             TriggerRunnerSupervisor._handle_request(self, msg, log, req_id)  # noqa: SLF001 - the class above it
 
     def load_triggers(self) -> None:
-        """They are handed over by `add`."""
+        """Do nothing, because `add` passes triggers."""
 
     def heartbeat(self) -> None:
-        """There is no job."""
+        """Do nothing, without a job."""
 
     def clean_unused(self) -> None:
-        """There is no table."""
+        """Do nothing, without a table."""
 
     def emit_metrics(self) -> None:
-        """Nobody collects them."""
+        """Do nothing, without metrics."""
 
     def on_trigger_event(self, trigger_id: int, event: Any) -> None:
         self.fired[trigger_id] = event.payload
@@ -118,7 +118,7 @@ class Triggerer(TriggerRunnerSupervisor):
         self.failed.append((trigger_id, exc))
 
     def add(self, classpath: str, kwargs: dict[str, Any]) -> int:
-        """Let the process run one more trigger, of a task of its own; return its id."""
+        """Run one more trigger, of a separate task; return its id."""
         self.made += 1
         task = TaskInstanceDTO(
             id=uuid.uuid4(),
@@ -140,7 +140,7 @@ class Triggerer(TriggerRunnerSupervisor):
         return self.made
 
     def run_until(self, is_over: Callable[[], object], limit_s: float = 300.0) -> None:
-        """Serve the process until something is true."""
+        """Serve the process until a condition is true."""
         deadline = time.monotonic() + limit_s
         while not is_over():
             if time.monotonic() > deadline or not self.is_alive():
@@ -163,7 +163,7 @@ class Triggerer(TriggerRunnerSupervisor):
 
 @contextlib.contextmanager
 def triggerer(mark: str = "") -> Iterator[Triggerer]:
-    """Start a triggerer process, and end it. `mark`: how the records begin that are counted."""
+    """Start a triggerer process, and end it. `mark`: prefix of the counted records."""
     log = structlog.get_logger(logger_name="bench")
     process = Triggerer.start(job=None, capacity=5000, logger=log)
     process.records = Records(mark)
@@ -174,7 +174,7 @@ def triggerer(mark: str = "") -> Iterator[Triggerer]:
 
 
 class Empty(BaseTrigger):
-    """Waits, as the smallest trigger there can be: what it costs is Airflow's."""
+    """The smallest trigger, which only waits: its cost is Airflow's."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "triggerer.Empty", {}
@@ -185,7 +185,7 @@ class Empty(BaseTrigger):
 
 
 class Probe(BaseTrigger):
-    """Looks at its own process for a while: lag of the loop, time of its log calls, CPU, memory.
+    """Measures its own process for a while: lag of the loop, time of its log calls, CPU, memory.
 
     Args:
         seconds: how long.
@@ -217,13 +217,13 @@ class Probe(BaseTrigger):
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process."""
+    """Return the CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def rss() -> int:
-    """Bytes of memory of this process that are no part of a file."""
+    """Return the bytes of memory of this process that are not mapped from files."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 

@@ -1,4 +1,4 @@
-"""A thousand followed apps in one triggerer process: lag, CPU, memory, requests, and how soon an end is known.
+"""A thousand followed apps in one triggerer process: lag, CPU, memory, requests, and the delay of an end.
 
 The same for `KubernetesPodTrigger` with fewer pods, in an environment of its own, and for triggers that only wait.
 """
@@ -21,7 +21,7 @@ from triggerer import quantile
 
 COUNTS = (1, 100, 1000)
 PODS = 100
-"""More need more than one core: what is shown of a hundred is better than what there is of a thousand."""
+"""Apps of the peer: more would need more than one core, so 100 are measured in its favour."""
 FOLLOWED = Path(__file__).with_name("followed.py")
 
 
@@ -40,7 +40,7 @@ def followed(python: str, side: str, *counts: int) -> dict[str, Any]:
 
 
 def peer() -> tuple[dict[str, Any], str] | None:
-    """Return what the peer's side has seen, and what it is; None where it cannot be had."""
+    """Return the measurements and the name of the peer; None if it is not available."""
     try:
         python = peers.kubernetes_python()
         return followed(python, "peer", 1, PODS), peers.version(python, peers.KUBERNETES)
@@ -50,7 +50,7 @@ def peer() -> tuple[dict[str, Any], str] | None:
 
 
 def per_app(stages: list[dict[str, Any]]) -> float:
-    """KB of memory that each app adds, from the last stage but one to the last."""
+    """Return the KB of memory per app, from the last but one stage to the last."""
     before, after = stages[-2:]
     return float((after["rss"] - before["rss"]) / (after["count"] - before["count"]) / 1024)
 
@@ -90,7 +90,7 @@ row(
     "memory per app",
     per_app(ours["stages"]),
     "KB",
-    # An empty trigger has 14 of these. Less of our own would need hand-made futures and locks.
+    # An empty trigger needs 14 KB. Less would need our own futures and locks.
     limit=32,
     peer=per_app(other[0]["stages"]) if other else None,
     note=f"growth from {COUNTS[-2]} to {last['count']}; peer: from 1 to {PODS}",
@@ -103,11 +103,11 @@ row(
     "KB",
     note=f"growth from 1 to {COUNTS[-2]}, with the threads that are started once",
 )
-budget = 60 * pump._IDLE_READS_PER_S  # noqa: SLF001 - what it promises
+budget = 60 * pump._IDLE_READS_PER_S  # noqa: SLF001 - the promised limit
 for stage in ours["stages"]:
     asked, count = stage["asked"], stage["count"]
     theirs = pods["asked"]["states"] if pods and count == PODS else None
-    # Less often where all apps are followed by streams.
+    # Fewer if all apps are followed by streams.
     limit = 1.1 * 60 / DockerScheduler.poll_interval_s
     row(f"states of {count} apps: requests", asked["states"], "/min", limit=limit, peer=theirs)
     row(
@@ -125,6 +125,6 @@ for share, limit in ((0.5, None), (0.99, interval + 0.2)):
         quantile(ours["ends"], share),
         limit=limit,
         peer=quantile(theirs, share) if theirs else None,
-        note=f"of {len(ours['ends'])}, asked each {interval:g} s"
+        note=f"of {len(ours['ends'])}, polled each {interval:g} s"
         + (f"; the peer each 2 s, {PODS} pods" if theirs else ""),
     )

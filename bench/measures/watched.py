@@ -1,4 +1,4 @@
-"""Apps that are followed on a real engine, by one side in one process: `python watched.py SPEC`, a JSON document.
+"""Follows apps on a real engine, by one side in one process: `python watched.py SPEC`, a JSON document.
 
 Prints `READY` when all streams are open, and after some seconds `SEEN` with what was seen between the two lines.
 Modes: `worker` follows each app as a task of its own does, with a scheduler and a poller for each; `triggerer` follows
@@ -28,19 +28,19 @@ _AT = re.compile(r"at (\d+\.\d+)")
 
 
 def boot_s() -> float:
-    """Seconds since the boot, as `/proc/uptime` shows them."""
+    """Return the seconds since the boot from `/proc/uptime`."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Shown(Records):
-    """Notes how late each record with a time came in."""
+    """Records the delay of each record with a time."""
 
     def __init__(self) -> None:
         super().__init__("[r/")
         self.late: list[float] = []
 
     def log(self, level: int, event: str, **values: Any) -> None:
-        """Take a record, as Airflow's supervisor hands it to its file."""
+        """Accept a record from Airflow's supervisor."""
         if found := _AT.search(str(event)):
             self.late.append(boot_s() - float(found[1]))
         super().log(level, event, **values)
@@ -111,14 +111,14 @@ def in_workers(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Follow, and print what was seen."""
+    """Follow, and print the measurements."""
     spec = json.loads(sys.argv[1])
     modes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"triggerer": in_triggerer, "worker": in_workers}
     seen = modes[spec["mode"]](spec)
     late = seen.pop("late")
     found = seen | ({"late_p99": quantile(late, 0.99)} if late else {})
     print(f"SEEN {json.dumps(found)}", flush=True)
-    # What is still followed has nothing more to show.
+    # The remaining apps do not matter any more.
     sys.stdout.flush()
     os._exit(0)
 
