@@ -167,7 +167,7 @@ def test_a_missing_image_shows_who_acts(tasks) -> None:
 
     assert ran.state == "failed"
     assert "no image 'launch-no-such-image:local'" in str(ran.error)
-    assert "bring it there" in str(ran.error)
+    assert "load the image" in str(ran.error)
 
 
 def test_the_requests_secrets_are_masked(tasks) -> None:

@@ -151,9 +151,9 @@ def test_a_retry_runs_the_image_of_the_first_attempt(docker_apps, image, policy)
 def test_why_a_replica_was_tried_again_stays_in_the_status(docker_apps):
     script = "test $LAUNCH_ATTEMPT = 1 || exit 4; sleep 60"
     app_id = docker_apps.start(docker_apps.sh(script, max_retries=1, retry_policy=RetryPolicy.REPLICA))
-    found = until(docker_apps, app_id, lambda found: "begun again" in found.msg)
+    found = until(docker_apps, app_id, lambda found: "started again" in found.msg)
 
-    assert found.msg == "main/0 failed: exit code 4; it has begun again (attempt 1)"
+    assert found.msg == "main/0 failed: exit code 4; it was started again (attempt 1)"
     assert docker_apps.another().describe(app_id).msg == found.msg
     docker_apps.scheduler.delete(app_id)
 

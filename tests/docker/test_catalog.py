@@ -24,11 +24,11 @@ def test_requests_of_long_ago_are_forgotten_and_those_in_use_are_not(catalog):
     """A triggerer lives for months, and a request may have 50 KB."""
     for number in range(3 * module._KEPT_REQUESTS):
         catalog.remember(Request(app_id=f"app-{number}"))
-        assert catalog.known_request("app-0") is not None
+        assert catalog.cached_request("app-0") is not None
 
-    kept = sum(catalog.known_request(f"app-{number}") is not None for number in range(3 * module._KEPT_REQUESTS))
+    kept = sum(catalog.cached_request(f"app-{number}") is not None for number in range(3 * module._KEPT_REQUESTS))
     assert kept == module._KEPT_REQUESTS
-    assert catalog.known_request("app-1") is None
+    assert catalog.cached_request("app-1") is None
 
 
 def test_a_request_that_is_remembered_again_is_kept_once(catalog):
@@ -36,6 +36,6 @@ def test_a_request_that_is_remembered_again_is_kept_once(catalog):
         catalog.remember(Request(app_id="app"))
     catalog.remember(Request(app_id="other"))
 
-    assert catalog.known_request("app") is not None
+    assert catalog.cached_request("app") is not None
     catalog.forget("app")
-    assert catalog.known_request("app") is None
+    assert catalog.cached_request("app") is None

@@ -162,7 +162,9 @@ def test_a_host_by_ssh_that_refuses_us_is_unreachable(clients, monkeypatch):
 
 @pytest.mark.parametrize("host", ["tcp://h:99999", "tcp://h:abc", "tcp://[::1", "ftp://h", "ssh://h:99999"])
 def test_a_host_that_is_no_address(clients, host):
-    with pytest.raises(InvalidAppError, match=r"is no address of a Docker engine .*; write unix:///path, tcp://host"):
+    with pytest.raises(
+        InvalidAppError, match=r"is not a valid address of a Docker engine .*; write unix:///path, tcp://host"
+    ):
         Engine(DockerConnection(host=host)).images.ids()
     assert clients == []
 
@@ -234,7 +236,7 @@ def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, 
     info = docker_apps.info(*roles, pull="missing")
     info.request.roles[1].body["Image"] = "https://reg/x:1"  # as an overlay may change it
 
-    with pytest.raises(InvalidAppError, match="image 'https://reg/x' is no name of an image"):
+    with pytest.raises(InvalidAppError, match="'https://reg/x' is not a valid image name"):
         docker_apps.scheduler.schedule(info)
 
     assert docker_apps.left(info.request.app_id) == []

@@ -66,7 +66,7 @@ def test_an_end_of_a_log_that_begins_at_the_place_is_not_trusted():
 
     with pytest.raises(PositionLostError):
         parser.feed(numbered(9, 12))
-    assert parser.begins_late
+    assert parser.starts_late
     assert texts(FrameLines(place(9), is_whole=True), numbered(9, 12)) == ["10\n", "11\n"]
 
 

@@ -243,7 +243,7 @@ def test_gpus_are_leased_until_the_app_has_ended(docker_apps, docker_proxy, gpus
 
     other = docker_apps.another(gpus=gpus[:3])
     too_many = docker_apps.info(docker_apps.sh("true", num_replicas=2, resource=gpu))
-    holder = rf"\(held by app '{waiting.request.app_id}' \(SUBMITTED\)\); wait for the others"
+    holder = rf"\(leased by app '{waiting.request.app_id}' \(SUBMITTED\)\); wait for the others"
     with pytest.raises(SchedulerRejectedError, match=rf"wants 2 GPUs, 1 of 3 are free .* {holder}"):
         other.schedule(too_many)
     assert docker_apps.left(too_many.request.app_id) == []

@@ -53,7 +53,7 @@ def test_a_prune_frees_no_gpu_that_is_in_use(docker_apps, gpus, monkeypatch):
     docker_apps.client.api.remove_container(record["Id"])
 
     for scheduler in (docker_apps.scheduler, docker_apps.another(gpus=gpus[:1])):
-        with pytest.raises(SchedulerRejectedError, match=rf"0 of 1 are free .*held by app '{app_id}' \(RUNNING\)"):
+        with pytest.raises(SchedulerRejectedError, match=rf"0 of 1 are free .*leased by app '{app_id}' \(RUNNING\)"):
             scheduler.schedule(docker_apps.info(docker_apps.sh("true", resource=gpu)))
 
     docker_apps.scheduler.cancel(app_id)
@@ -124,7 +124,7 @@ def test_a_mark_that_cannot_be_made_is_reported(docker_apps, docker_proxy):
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
     fault = docker_proxy.add(Fault(error(404, "No such image: gone"), "POST", "/containers/create", times=None))
 
-    with pytest.raises(SchedulerRejectedError, match=r"cannot be written down .* \(No such image: gone\); pull any"):
+    with pytest.raises(SchedulerRejectedError, match=r"cannot store the end of .* \(No such image: gone\); pull any"):
         docker_apps.scheduler.cancel(app_id)
 
     assert fault.hits > 1

@@ -72,7 +72,7 @@ def test_a_registry_that_is_not_reached(docker_apps, pull):
     assert f"image '{image}' cannot be pulled: " in text
     assert "no credentials were sent" in text
     assert "connection refused" in text
-    assert "that the engine's host reaches the registry" in text
+    assert "that the engine's host can reach the registry" in text
 
 
 def test_a_pull_that_the_registry_refuses_names_the_user_and_hides_the_password(docker_apps, docker_proxy):

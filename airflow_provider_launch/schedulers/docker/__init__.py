@@ -1,4 +1,4 @@
-"""Apps as containers of one Docker engine."""
+"""Runs apps as containers of one Docker engine."""
 
 from __future__ import annotations
 

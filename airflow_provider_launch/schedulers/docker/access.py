@@ -1,4 +1,4 @@
-"""How an engine is reached: docker-py's client as a connection describes it, and what breaks under it."""
+"""Connects to an engine: configures docker-py's client from a connection and checks its transport."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _PING_BYTES = 1024
 
 
 def connect(url: str, connection: DockerConnection) -> APIClient:
-    """Return a client that has agreed with the engine on a version of the API.
+    """Return a client that has negotiated the API version with the engine.
 
     Args:
         url: of the engine.
-        connection: credentials and times.
+        connection: credentials and timeouts.
 
     Raises:
-        InvalidAppError: the connection has values that cannot be used.
+        InvalidAppError: the connection has invalid values.
         MissingDependencyError: a package is not installed.
         SchedulerRejectedError: the files of ssh on this host cannot be used.
         Exception: one of `transport_errors`.
@@ -64,7 +64,7 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
     try:
         parse_host(url)
     except (DockerException, ValueError) as error:
-        raise no_address(url, error) from error
+        raise invalid_host(url, error) from error
     _refuse_plaintext(url, connection)
     try:
         config: Any = False
@@ -81,23 +81,23 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
 
 
 def is_plaintext(url: str, connection: DockerConnection) -> bool:
-    """Return whether an engine is reached by a network connection without TLS."""
-    # A client that was given may be at a Unix socket.
+    """Return whether an engine is reached over the network without TLS."""
+    # A client passed by the caller may use a Unix socket.
     return not url.startswith("http+") and _address(url, connection).startswith("http://")
 
 
 def _address(url: str, connection: DockerConnection) -> str:
-    """Return the address as docker-py understands it."""
+    """Return the address as docker-py parses it."""
     from docker.utils import parse_host
 
     return str(parse_host(url, tls=bool(connection.tls_ca or connection.tls_cert)))
 
 
 def _refuse_plaintext(url: str, connection: DockerConnection) -> None:
-    """Refuse to send anything unencrypted, unless the connection permits it.
+    """Refuse an unencrypted network connection, unless the connection permits it.
 
     Raises:
-        InvalidAppError: it does not.
+        InvalidAppError: it is not permitted.
     """
     if not is_plaintext(url, connection):
         return
@@ -106,17 +106,17 @@ def _refuse_plaintext(url: str, connection: DockerConnection) -> None:
         asked.append("DOCKER_TLS_VERIFY")
     if asked:
         raise InvalidAppError(
-            f"{asked[0]} asks for TLS, and the Docker engine at {url!r} would be reached without it; name the files of "
-            f"certificates in tls_ca, tls_cert and tls_key of the connection with a host tcp://, or use ssh://"
+            f"{asked[0]} asks for TLS, but the Docker engine at {url!r} would be reached without it; set the "
+            f"certificate files in tls_ca, tls_cert and tls_key of the connection with a host tcp://, or use ssh://"
         )
     if not (connection.plaintext or _is_loopback(urlsplit(_address(url, connection)).hostname or "")):
         raise InvalidAppError(
-            f"the Docker engine at {url!r} would be reached over the network without encryption; name the files of "
-            f"certificates in tls_ca, tls_cert and tls_key of the connection, use ssh://, or permit it with plaintext"
+            f"the Docker engine at {url!r} would be reached over the network without encryption; set the certificate "
+            f"files in tls_ca, tls_cert and tls_key of the connection, use ssh://, or permit it with plaintext"
         )
     if connection.registry_username:
         raise InvalidAppError(
-            f"the Docker engine at {url!r} is reached without encryption, and registry_password is not sent that way; "
+            f"the Docker engine at {url!r} is reached without encryption, so registry_password is not sent; "
             f"use TLS, ssh:// or a Unix socket"
         )
 
@@ -129,7 +129,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
-    """Return where the engine listens; None: not at a socket that can be waited for.
+    """Return the address of the engine for a plain socket; None: the connection is not a plain socket.
 
     Raises:
         OSError: a file of the connection cannot be read.
@@ -151,47 +151,47 @@ def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
     return HttpTarget(parts.hostname, parts.port or _TLS_PORT, context=context)
 
 
-def no_address(url: str, error: Exception) -> InvalidAppError:
+def invalid_host(url: str, error: Exception) -> InvalidAppError:
     """Return the error for an invalid host."""
     return InvalidAppError(
-        f"host {url!r} of the connection is no address of a Docker engine ({error}); "
+        f"host {url!r} of the connection is not a valid address of a Docker engine ({error}); "
         f"write unix:///path, tcp://host:port or ssh://user@host"
     )
 
 
 def transport_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what is raised when a request or its answer does not come through, and `others`."""
+    """Return the exceptions of failed requests and broken responses, and `others`."""
     from docker.errors import DockerException
     from requests import RequestException
 
-    known = (RequestException, DockerException, OSError, *others)
-    # docker-py lets those of ssh out as they are; they are no errors of the operating system.
+    errors = (RequestException, DockerException, OSError, *others)
+    # docker-py does not translate errors of paramiko, which are not OSErrors.
     paramiko = sys.modules.get("paramiko")
-    return (*known, paramiko.SSHException, EOFError) if paramiko else known
+    return (*errors, paramiko.SSHException, EOFError) if paramiko else errors
 
 
 def is_dead(client: APIClient) -> bool:
-    """Return whether the connection by ssh under a client has ended; docker-py would go on with it."""
+    """Return whether the ssh connection of a client has ended, which docker-py does not notice."""
     ssh = getattr(getattr(client, "_custom_adapter", None), "ssh_client", None)
     transport = ssh.get_transport() if ssh else None
     return transport is not None and not transport.is_active()
 
 
 def has_no_session(error: Exception) -> bool:
-    """Return whether a request by ssh was not sent, because the server opens no more sessions on this connection."""
+    """Return whether a request by ssh was not sent because the connection has too many sessions."""
     paramiko = sys.modules.get("paramiko")
     return paramiko is not None and isinstance(error, paramiko.ChannelException)
 
 
 def _share_connections(client: APIClient, *, by_socket: bool) -> None:
-    """Let all requests have the same connections: docker-py keeps some for each URL, and sshd allows ten by default."""
+    """Use one pool for all requests, because docker-py has a pool per URL and sshd allows ten sessions by default."""
     adapter = getattr(client, "_custom_adapter", None)
     if adapter is None:
         return
     get = adapter.get_connection
 
     def shared(_url: Any, proxies: Any = None) -> Any:
-        # The URL only distinguishes its pools.
+        # docker-py uses the URL only as the key of its pools.
         pool = get("", proxies)
         if by_socket and "_new_conn" not in vars(pool):
             pool._new_conn = _limited_connections(pool._new_conn)  # noqa: SLF001 - no other way
@@ -210,7 +210,7 @@ def _limited_connections(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _limit_proxies(adapter: Any) -> None:
-    """Do the same for connections by a proxy, which come from managers of their own."""
+    """Limit responses also on connections through a proxy, which have their own managers."""
     make = adapter.proxy_manager_for
 
     def limited(*args: Any, **how: Any) -> Any:
@@ -227,44 +227,44 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
     from requests.adapters import HTTPAdapter
 
     class Client(APIClient):
-        """Takes the connection's word on TLS; requests would let `REQUESTS_CA_BUNDLE` overrule it."""
+        """Uses the TLS settings of the connection; requests would override them with `REQUESTS_CA_BUNDLE`."""
 
         def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
             chosen = self.verify if verify is None else verify
             return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
 
         def request(self, method: Any, url: Any, **how: Any) -> Any:  # type: ignore[override] # as it is called
-            # The body of a request holds the values of an app: no answer sends them elsewhere.
+            # A redirect must not send the body, which contains values of an app, to another server.
             return super().request(method, url, **{**how, "allow_redirects": False})
 
         def _retrieve_server_version(self) -> Any:
             if url.startswith("ssh://"):
-                # In place of docker-py's own, which waits without a limit; that one has not connected.
+                # Replaces docker-py's adapter, which waits without a limit and has not connected yet.
                 self._custom_adapter = _ssh_adapter(url, timeout_s)
                 self.mount("http+docker://ssh", self._custom_adapter)
-            # Before this, requests would search for a `.netrc` at each request; no engine asks for a password.
+            # Keeps requests from reading `.netrc` at each request; an engine needs no password.
             self.auth = lambda request: request
-            # What is compressed may inflate without an end.
+            # A compressed response could inflate without limit.
             self.headers["Accept-Encoding"] = "identity"
             for adapter in self.adapters.values():
                 if isinstance(adapter, HTTPAdapter) and hasattr(adapter, "poolmanager"):
                     limit_pools(adapter.poolmanager)
                     _limit_proxies(adapter)
-            # `/version`, where docker-py asks, starts programs of the engine, which takes ten times as long.
+            # Not `/version` as in docker-py, because there the engine starts programs, which takes ten times as long.
             try:
                 answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout, stream=True)
                 beginning(answer.iter_content(_PING_BYTES), _PING_BYTES)
                 version = answer.headers.get("Api-Version") or self._version_of_document()
-            except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own
+            except Exception as error:  # as docker-py does: each transport, such as ssh://, has its own errors
                 with suppress(Exception):
-                    self.close()  # nobody gets it
+                    self.close()  # it is not returned
                 raise DockerException(str(error)) from error
             if "Libpod-Api-Version" in answer.headers:
                 with suppress(Exception):
                     self.close()
                 raise InvalidAppError(
-                    f"host {url!r} of the connection is Podman, whose API differs from that of Docker where apps begin "
-                    f"and end; name a Docker engine"
+                    f"host {url!r} of the connection is Podman, whose API differs from Docker's for starts and ends of "
+                    f"containers; use a Docker engine"
                 )
             return version
 
@@ -287,7 +287,7 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
 
 
 def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
-    """Return docker-py's transport by ssh, with a limit of time for each of its steps, connected."""
+    """Return docker-py's ssh transport, connected, with a timeout for each step."""
     from docker.transport.sshconn import SSHConnection, SSHConnectionPool, SSHHTTPAdapter
     from docker.utils import parse_host
 
@@ -306,7 +306,7 @@ def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
             self.sock = session
 
         def close(self) -> None:
-            with suppress(Exception):  # of a connection that has ended; the garbage collector would print it
+            with suppress(Exception):  # the connection may have ended; the garbage collector would print the error
                 super().close()
 
     class Adapter(SSHHTTPAdapter):
@@ -316,21 +316,21 @@ def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
         def _create_paramiko_client(self, base_url: str) -> None:
             try:
                 super()._create_paramiko_client(base_url)  # type: ignore[misc] # the stubs lack it
-            except Exception as error:  # the parsers let out what they meet
+            except Exception as error:  # the parsers do not translate their errors
                 raise _broken_ssh_file(url, error) from error
             self.ssh_params.update(timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s)
 
         def _connect(self) -> None:
             client = self.ssh_client
             try:
-                # The server may be silent at each key that is offered: all of them together have one limit more.
+                # The server may be slow at each offered key, so all keys together get three timeouts.
                 limited(3 * timeout_s, lambda: client.connect(**self.ssh_params), client.close)
             except BaseException:
                 client.close()
                 raise
             transport = client.get_transport()
             transport.set_keepalive(_KEEPALIVE_S)
-            # Its thread would live as long as the server does, after nobody has this adapter or an answer by it.
+            # Otherwise its thread would outlive this adapter and all its responses.
             weakref.finalize(self, _hang_up, transport.sock).atexit = False
 
         def get_connection(self, url: str | bytes, proxies: Any = None) -> SSHConnectionPool:
@@ -343,29 +343,29 @@ def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
 
 def _hang_up(sock: Any) -> None:
     with suppress(OSError):
-        # After a plain close the thread that reads would log an error. What a ProxyCommand gives can only be closed.
+        # After a plain close the reader thread would log an error. A ProxyCommand can only be closed.
         sock.shutdown(socket.SHUT_RDWR) if hasattr(sock, "shutdown") else sock.close()
 
 
 def _broken_ssh_file(url: str, error: Exception) -> SchedulerRejectedError:
-    """Return the error for what docker-py's reading of the files of ssh has met."""
+    """Return the error for a file of ssh that docker-py cannot read."""
     paramiko: Any = sys.modules["paramiko"]
     name, cause = "~/.ssh/config", str(error) or type(error).__name__
     try:
         paramiko.SSHClient().load_system_host_keys()
-    except Exception as again:  # noqa: BLE001 - whatever it is: this is the file
+    except Exception as again:  # noqa: BLE001 - any error means that this is the broken file
         name = "~/.ssh/known_hosts"
         if isinstance(again, paramiko.hostkeys.InvalidHostKey):
             cause = f"the key of {again.line.split()[0][:100]!r} is broken: {again.exc}"
     return SchedulerRejectedError(
         f"{name} of the user that connects to {url} cannot be used: {cause}; "
-        f"ask the administrator of this host to correct or remove what is broken in it"
+        f"ask the administrator of this host to fix it"
     )
 
 
 def _require_ssh() -> None:
     try:
-        import paramiko  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
+        import paramiko  # type: ignore[import-untyped] # noqa: F401 - only checks that it is installed
     except ImportError as error:
         raise MissingDependencyError(
             "a Docker engine behind ssh:// needs the package paramiko; install the extra 'ssh' of "

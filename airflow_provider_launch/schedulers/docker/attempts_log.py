@@ -1,4 +1,4 @@
-"""The log of a replica: those of the containers of all its attempts, one after the other."""
+"""The log of a replica: the logs of the containers of all its attempts, one after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.log_streams import LogStream
 
 
 class AttemptsLog:
-    """Reads logs of the apps of one engine. The cursor is that of one container, with `"at"`: which attempt it is."""
+    """Reads logs of the apps of one engine. A cursor is that of one container, plus `"at"` for the attempt."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -24,13 +24,13 @@ class AttemptsLog:
         self._streams = LogStreams(engine)
 
     def close(self) -> None:
-        """Close the answers that are kept open."""
+        """Close the cached open responses."""
         self._reader.close()
 
     def read(
         self, app: App, role_name: str, k: int, state: dict[str, Any], streams: Stream | None
     ) -> tuple[LogChunk, bool]:
-        """Return the next lines of a replica, and whether a newer list of containers could not bring more."""
+        """Return the next lines of a replica, and whether the result is final even with an old list of containers."""
         attempts = _attempts(app, role_name, k)
         is_certain = bool(attempts and state.get("done"))
 
@@ -46,8 +46,8 @@ class AttemptsLog:
     def stream(
         self, app: App, role_name: str, k: int, state: Mapping[str, Any], only: Stream | None
     ) -> LogStream | None:
-        """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
-        # What is left of an earlier attempt is read first.
+        """Return a stream of the attempt of the cursor, if that attempt still runs."""
+        # The rest of an earlier attempt is read first.
         attempt = next(unread_attempts(_attempts(app, role_name, k), state), None)
         return None if attempt is None or not attempt.source.live else self._stream_of(attempt, state, only)
 
@@ -73,12 +73,12 @@ class AttemptsLog:
         )
 
     def _read_some(self, container: Container, state: Mapping[str, Any], streams: Stream | None) -> Chunk:
-        """Return lines of the wanted stream; none only where there are none."""
+        """Return lines of the wanted stream; an empty chunk means that there are none."""
         while True:
             chunk = self._reader.read(container.id, state, complete=not container.live)
             if streams not in {None, Stream.COMBINED}:
                 chunk.lines = [line for line in chunk.lines if line.stream in {streams, Stream.COMBINED}]
-            # Megabytes of the other stream may stand before the next line.
+            # There may be megabytes of the other stream before the next line.
             if chunk.lines or chunk.at_end:
                 return chunk
             state = chunk.cursor
@@ -99,12 +99,12 @@ def _attempts(app: App, role_name: str, k: int) -> list[Attempt[Container]]:
 
 @lru_cache(maxsize=64)
 def _start_of(app_attempt: int, attempt: int) -> dict[str, Any]:
-    # Nobody changes a cursor, and many silent apps stand at the same place.
+    # Shared, because a cursor is never changed and many idle apps have the same one.
     return {"at": [app_attempt, attempt]}
 
 
 def _is_only(app: App, role_name: str) -> bool:
-    """Return whether a replica of this role has one attempt, whatever happens."""
+    """Return whether a replica of this role can never have a second attempt."""
     policies = Plan.of(app).policies
     restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
     return not restarts and not policies[role_name].max_retries

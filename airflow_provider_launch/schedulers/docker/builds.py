@@ -1,4 +1,4 @@
-"""Images built and pushed by a Docker engine: for workspaces, also those of other schedulers."""
+"""Builds and pushes workspace images with a Docker engine, also for other schedulers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejec
 log = logging.getLogger(__name__)
 
 _SILENCE_S = 1800.0
-"""How long a step of a build may write nothing."""
+"""Maximum seconds without output of a build step."""
 _OUTPUT_LINES = 12
 _SYNTAX = ("dockerfile parse error", "unknown instruction", "failed to parse", "syntax error")
 
 
 class Builds:
-    """The builder of one engine; errors as of `Wire`."""
+    """Builds and pushes images on one engine; raises the errors of `Wire`."""
 
     def __init__(self, wire: Wire, images: Images, connection: DockerConnection) -> None:
         self._wire = wire
@@ -32,7 +32,7 @@ class Builds:
         self._connection = connection
 
     def image_id(self, image: str) -> str | None:
-        """Return `sha256:...` of an image of the engine; None: it has none of that name."""
+        """Return `sha256:...` of an image of the engine; None: the image does not exist."""
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 found: str = document_in(response)["Id"]
@@ -48,13 +48,13 @@ class Builds:
         """Build an image.
 
         Args:
-            context: a tar archive, read from where it stands.
+            context: a tar archive, read from its current position.
             query: parameters of the engine's build request.
             quiet: leave the output out of the log.
 
         Raises:
             InvalidAppError: the Dockerfile is wrong.
-            SchedulerRejectedError: a step of it failed; the text has the last lines of the output.
+            SchedulerRejectedError: a build step failed; the message has the last lines of the output.
         """
         headers = {"Content-Type": "application/x-tar", **self._registry_config()}
         how = {"data": context, "headers": headers, "timeout_s": _SILENCE_S}
@@ -80,8 +80,8 @@ class Builds:
         """Push an image under a name, unless the registry has it.
 
         Raises:
-            SchedulerRejectedError: the registry refuses, or the engine does not reach it.
-            InvalidAppError: there can be no repository of that name.
+            SchedulerRejectedError: the registry refuses, or the engine cannot reach it.
+            InvalidAppError: the name is not a valid repository.
         """
         login = self._push_headers(repository)
         name = f"{repository}:{tag}"
@@ -101,7 +101,7 @@ class Builds:
             raise self._push_refused(name, str(error)) from error
 
     def _is_in_registry(self, name: str, login: Mapping[str, str]) -> bool:
-        """Return whether the registry has the name; when in doubt it is pushed, and the push gives the error."""
+        """Return whether the registry has the name; False on errors, which the push then reports."""
         try:
             with self._wire.request("GET", f"/distribution/{name}/json", headers=login, what=PULL) as response:
                 return "Descriptor" in document_in(response)
@@ -109,14 +109,14 @@ class Builds:
             return False
 
     def _push_headers(self, repository: str) -> dict[str, str]:
-        """Return the login of the connection, else that of `docker login` on this host, else an empty one."""
+        """Return the login of the connection, else of `docker login` on this host, else an empty one."""
         from docker.auth import encode_header, load_config, resolve_repository_name
 
         headers = self._images.auth_headers(repository)
         if headers:
             return headers
         if self._wire.is_plaintext:
-            # The logins of this host do not belong to a connection which anybody may read.
+            # Logins of this host must not be sent over an unencrypted connection.
             return {"X-Registry-Auth": encode_header({}).decode()}
         try:
             server, _ = resolve_repository_name(repository)
@@ -124,34 +124,34 @@ class Builds:
         except Exception as error:  # noqa: BLE001 - the file, or the program that keeps passwords, of this host
             log.warning("the logins of `docker login` on this host cannot be read: %s", error)
             found = {}
-        # The engine refuses a push without this header, also where nobody asks for a login.
+        # The engine refuses a push without this header, even if the registry needs no login.
         return {"X-Registry-Auth": encode_header(found).decode()}
 
     def _registry_config(self) -> dict[str, str]:
-        """Return the header by which a build pulls what its Dockerfile names."""
-        known = self._connection
-        if not known.registry_username:
+        """Return the header with the login that a build uses to pull base images."""
+        connection = self._connection
+        if not connection.registry_username:
             return {}
-        server = (known.registry or "docker.io").strip().lower()
+        server = (connection.registry or "docker.io").strip().lower()
         if server in {"docker.io", "index.docker.io"}:
             server = "https://index.docker.io/v1/"
-        login = {server: {"username": known.registry_username, "password": known.registry_password}}
+        login = {server: {"username": connection.registry_username, "password": connection.registry_password}}
         return {"X-Registry-Config": base64.urlsafe_b64encode(json.dumps(login).encode()).decode()}
 
     def _push_refused(self, name: str, text: str) -> SchedulerRejectedError:
         return SchedulerRejectedError(
             f"the workspace image {name!r} cannot be pushed: {text}; check the option image_repo, the registry "
             f"options of the connection or `docker login` on this host, and that the engine at {self._wire.url} "
-            f"reaches the registry"
+            f"can reach the registry"
         )
 
 
 def connect_builds(host: str | None, docker_client: Any = None) -> Builds:
-    """Return the builder of an engine, which is first asked when it is needed.
+    """Return the builder of an engine, without a request to it.
 
     Args:
         host: of the engine. None: `DOCKER_HOST`, or the default socket.
-        docker_client: a client of docker-py that reaches the engine; it wins over `host`.
+        docker_client: a client of docker-py for the engine; it has priority over `host`.
     """
     connection = DockerConnection(host=host or (docker_client.api.base_url if docker_client is not None else None))
     wire = Wire(connection, None if docker_client is None else docker_client.api)
@@ -163,6 +163,6 @@ def _build_failed(query: Mapping[str, Any], text: str, output: deque[str]) -> Ex
     if any(word in text.lower() for word in _SYNTAX):
         return InvalidAppError(f"{query['dockerfile']} of the workspace is wrong: {text}; correct it{shown}")
     return SchedulerRejectedError(
-        f"the image of the workspace cannot be built: {text}; correct {query['dockerfile']} or what it needs. "
+        f"the image of the workspace cannot be built: {text}; correct {query['dockerfile']} or its inputs. "
         f"Its last lines:{shown}"
     )

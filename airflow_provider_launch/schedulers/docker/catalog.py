@@ -1,4 +1,4 @@
-"""What the engine lists: apps by their containers, and what they were made from."""
+"""Lists the apps of an engine by their containers, and caches the latest poll and requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from airflow_provider_launch.schedulers.docker.request import DockerRequest, req
 from airflow_provider_launch.specs.errors import UnknownAppException
 
 _KEPT_APPS, _KEPT_REQUESTS = 5000, 200
-"""A request may have 50 KB; of apps that have ended, or are only checked together with others, none is needed."""
+"""Cache sizes. A request may have 50 KB; it is not needed for apps that have ended or are only polled with others."""
 _CLOCK_S = 60
 
 
 class Catalog:
-    """Reads apps of one engine, and remembers what the last poll has shown."""
+    """Reads apps of one engine, and caches the latest poll."""
 
     def __init__(self, engine: Engine) -> None:
         self.mutex = threading.RLock()
-        """Hold while listing apps and acting on the result, so that two threads do not repeat the work."""
+        """Locked while apps are listed and the result is acted on, so that two threads do not repeat the work."""
         self.listed_at = 0.0
-        """When the last poll began, by `time.monotonic`."""
+        """Start of the latest poll, by `time.monotonic`."""
         self._engine = engine
         # Read without the mutex, so reading must not change the order.
         self._apps: FIFOCache[str, tuple[App, float]] = FIFOCache(_KEPT_APPS)
@@ -39,7 +39,7 @@ class Catalog:
     def poll(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request; return the apps, and the engine's time."""
         with self.mutex:
-            began = self.listed_at = time.monotonic()
+            started_at = self.listed_at = time.monotonic()
             if len(ids) == 1:
                 containers, now = self._engine.containers(app_id=ids[0])
             else:
@@ -48,56 +48,56 @@ class Catalog:
             apps = {app_id: app for app_id, app in found.items() if app.replicas() or app.record}
             for app_id in ids:
                 if app_id in apps:
-                    self._apps[app_id] = (apps[app_id], began)
+                    self._apps[app_id] = (apps[app_id], started_at)
                 else:
                     self._apps.pop(app_id, None)
             return apps, now
 
     def every(self) -> tuple[dict[str, App], float]:
-        """List all apps; return them, with what is left of removed ones, and the engine's time."""
+        """List all apps, also remains of removed ones; return them and the engine's time."""
         self.listed_at = time.monotonic()
         containers, now = self._engine.containers()
         return apps_in(containers), now
 
     def poll_one(self, app_id: str) -> tuple[App, float]:
-        """Poll one app; return it, and when the poll began.
+        """Poll one app; return it and the start of the poll.
 
         Raises:
-            UnknownAppException: the engine has nothing of it.
+            UnknownAppException: the engine has no containers of it.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         apps, _ = self.poll([app_id])
         if app_id not in apps:
             raise UnknownAppException(app_id)
-        return apps[app_id], began
+        return apps[app_id], started_at
 
-    def known(self, app_id: str) -> tuple[App, float]:
-        """Return what the last poll has shown of an app, and when it began; polls now if there was none."""
+    def cached(self, app_id: str) -> tuple[App, float]:
+        """Return an app from its latest poll, and the start of that poll; polls now if there was none."""
         return self._apps.get(app_id) or self.poll_one(app_id)
 
     def request(self, app: App) -> DockerRequest | None:
-        """Return what the app was made from; None: its record was removed."""
-        known = self.known_request(app.app_id)
-        if known is None and app.record is not None:
+        """Return the request of the app; None: its record was removed."""
+        request = self.cached_request(app.app_id)
+        if request is None and app.record is not None:
             try:
-                known = request_in(self._engine.inspect(app.record.id))
+                request = request_in(self._engine.inspect(app.record.id))
             except NotFoundError:
                 return None
-            self.remember(known)
-        return known
+            self.remember(request)
+        return request
 
-    def known_request(self, app_id: str) -> DockerRequest | None:
-        """Return what the app was made from, if that is known without asking."""
+    def cached_request(self, app_id: str) -> DockerRequest | None:
+        """Return the request of the app if it is cached."""
         with self._guard:
             return self._requests.get(app_id)
 
     def remember(self, request: DockerRequest) -> None:
-        """Keep what an app was made from, while it is among those that were asked for last."""
+        """Cache the request of an app; the least recently used ones are dropped."""
         with self._guard:
             self._requests[request.app_id] = request
 
     def forget(self, app_id: str) -> None:
-        """Forget an app that was deleted."""
+        """Drop a deleted app from the cache."""
         with self._guard:
             self._requests.pop(app_id, None)
         self._apps.pop(app_id, None)
@@ -108,9 +108,9 @@ class Catalog:
 
     def _list_since(self, boundary: str | None) -> tuple[list[Container], float]:
         try:
-            containers, now = self._engine.containers(since=boundary, known=self._containers)
+            containers, now = self._engine.containers(since=boundary, cached=self._containers)
         except NotFoundError:
-            containers, now = self._engine.containers(known=self._containers)
+            containers, now = self._engine.containers(cached=self._containers)
             boundary = None
         self._containers = {container.id: container for container in containers}
         kept = {boundary: self._boundaries[boundary]} if boundary else {}
@@ -118,10 +118,10 @@ class Catalog:
         return containers, now
 
     def _boundary(self, ids: Iterable[str]) -> str | None:
-        """Return a record older than all these apps: what ended before need not be listed each time. None: list all."""
-        known = [self._apps.get(app_id) for app_id in ids]
-        created = [found[0].record.created for found in known if found and found[0].record]
-        if len(created) < len(known):
+        """Return a record older than all these apps, so that older containers need not be listed. None: list all."""
+        cached = [self._apps.get(app_id) for app_id in ids]
+        created = [found[0].record.created for found in cached if found and found[0].record]
+        if len(created) < len(cached):
             return None
         # Lists are ordered by the engine's clock, which may be set back a little.
         oldest = min(created) - _CLOCK_S

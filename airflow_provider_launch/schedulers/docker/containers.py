@@ -1,4 +1,4 @@
-"""What the engine reports about containers, in our words: pure."""
+"""Models of containers and apps, built from responses of the engine: pure."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Container:
     id: str
     name: str
     made: str
-    """Name with which it was created; what was added since shows that it was taken over, or is discarded."""
+    """Name with which it was created; a suffix added later shows that it was adopted or discarded."""
     state: str
     """created, running, paused, restarting, removing, exited, dead."""
     exit_code: int | None
-    """Known once the container has exited."""
+    """Set once the container has exited."""
     created: int
     """Epoch seconds by the engine's clock."""
     image_id: str
     created_by_us: bool
-    """Whether the launcher made it, and not somebody from an image that was made of one of its containers."""
+    """Whether the launcher created it; a container of an image made from one of its containers has the same labels."""
     kind: str
     app_id: str
     plan: str
-    """What all containers of an app but its marks carry, see `Plan`."""
+    """Text on all containers of an app except its marks, see `Plan`."""
     role: str
     replica: int
     app_attempt: int
@@ -58,31 +58,31 @@ class Container:
     attempt: int
     """The attempt of the replica within that of the app, from 0."""
     has_ended_lately: bool
-    """Whether it had ended minutes before it was listed first, so that the engine still knows who stopped it."""
+    """Whether it ended only minutes before it was first listed, so that the engine still has the events of its end."""
     unhealthy: bool
     """Whether its health check fails."""
     renamed: bool
-    """Whether somebody gave it another name."""
+    """Whether another user renamed it."""
     restarts: int
-    """How often somebody restarted it while it was polled."""
+    """Number of outside restarts that polls have seen."""
     damage: str
-    """What is wrong with the labels of a replica; empty: nothing."""
+    """Error in the labels of a replica; empty: none."""
     notes: Mapping[str, str]
     """Labels that few containers have: of marks, of leases, the name of the app."""
 
     @property
     def discarded(self) -> bool:
-        """Whether it was renamed so that nobody starts it any more."""
+        """Whether it was renamed so that no process starts it."""
         return (self.unstarted or self.removing) and _DISCARDED in self._added
 
     @property
     def taken(self) -> bool:
-        """Whether it was renamed by somebody who starts it in place of its creator."""
+        """Whether another process renamed it, to start it instead of its creator."""
         return _TAKEN in self._added
 
     @property
     def _added(self) -> str:
-        # Names of apps and roles may hold the same words.
+        # Only the suffix, because names of apps and roles may contain the same text.
         return "" if self.renamed else self.name[len(self.made) :]
 
     @property
@@ -92,18 +92,18 @@ class Container:
 
     @property
     def removing(self) -> bool:
-        """Whether somebody has removed it, and the engine is not done with that; it has ended, or was never started."""
+        """Whether its removal has started and is not complete; it has ended, or was never started."""
         return self.state == "removing"
 
     @property
     def unstarted(self) -> bool:
-        """Whether it was created only."""
+        """Whether it was created but not started."""
         return self.state == "created"
 
 
 @dataclass(frozen=True)
 class Detail:
-    """What only an inspection of one container shows. Times are epoch nanoseconds by the engine's clock, 0: never."""
+    """Details from the inspection of one container. Times are epoch nanoseconds by the engine's clock, 0: never."""
 
     created: int
     started: int
@@ -113,20 +113,20 @@ class Detail:
     """Why the engine could not start it; see `start_error`."""
     out_of_memory: bool
     outside: str = ""
-    """By what somebody else has stopped it, though its exit code is 0."""
+    """The cause of an outside stop although its exit code is 0; empty: none."""
     restarts: int = 0
-    """How often somebody else has restarted it."""
+    """Number of outside restarts."""
     removing: bool = False
     """It was inspected while it was being removed."""
     note: str = ""
-    """What else is known about its end."""
+    """Further details of its end."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Detail:
-        """Return the detail in the answer of an inspection.
+        """Return the detail from the response of an inspection.
 
         Raises:
-            DamagedError: it is no such answer.
+            DamagedError: the response has unexpected values.
         """
         with readable("the inspection of a container"):
             state = document["State"]
@@ -151,20 +151,20 @@ def start_error(state: Mapping[str, Any]) -> str:
 
 
 def exit_code_of(container: Container, detail: Detail | None) -> int | None:
-    """Return the exit code of a container that has ended; None: it has not, or how it ended is not known."""
-    # The list shows none while it is being removed.
+    """Return the exit code of a container that has ended; None: it has not ended, or the code is unknown."""
+    # The list shows no exit code while a container is being removed.
     return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
 
 
 def end_of(container: Container, detail: Detail | None) -> ReplicaEnd:
-    """Return what is known of the end of a container."""
+    """Return the end of a container, as far as the engine reports it."""
     code = exit_code_of(container, detail)
     if detail is None:
         return ReplicaEnd(code)
     start_error = detail.error if container.unstarted else ""
     return ReplicaEnd(
         code,
-        # An exit code of 0 is no failure, whatever was killed beside the program.
+        # Exit code 0 is a success, even if another process of the container was killed.
         out_of_memory=detail.out_of_memory and bool(code),
         start_error=start_error,
         outside=detail.outside,
@@ -174,23 +174,23 @@ def end_of(container: Container, detail: Detail | None) -> ReplicaEnd:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is in the record about roles and limits."""
+    """Roles and limits of an app, from the labels of its containers."""
 
     replicas: Mapping[str, int]
     """Role to number of replicas, in order."""
     policies: Mapping[str, RolePolicy]
     time_limit_s: float | None
     own_network: bool = False
-    """Whether the app has a network for itself."""
+    """Whether the app has its own network."""
     accepts_stop: bool = False
-    """Whether a program that ends with 0 when somebody else stops it has succeeded."""
+    """Whether a program that exits with 0 after an outside stop has succeeded."""
 
     @classmethod
     def of(cls, app: App) -> Plan:
-        """Return the plan of the app, which each of its containers carries.
+        """Return the plan of the app from one of its containers.
 
         Raises:
-            DamagedError: that, or another label, is not what we write.
+            DamagedError: a label has an unexpected value.
         """
         if app.damage:
             raise _damaged(app.damage)
@@ -200,11 +200,11 @@ class Plan:
 
 @lru_cache(maxsize=1024)
 def _plan(text: str) -> Plan:
-    # A thousand apps are polled each second, and most have the plan of another one.
+    # Cached, because a thousand apps are polled each second and most have equal plans.
     document = parse_json(text, _MAX_PLAN)
     roles = [(str(name), int(count), str(policy), int(retries)) for name, count, policy, retries in document["roles"]]
     counts = [count for _, count, _, _ in roles]
-    # Each replica takes memory and time, whether or not it exists.
+    # Each replica costs memory and time, even if it does not exist.
     if not 0 < sum(counts) <= MAX_REPLICAS or min(counts) < 1:
         raise UntrustedError(f"it has {sum(counts)} replicas")
     limit_s = document["time_limit_s"]
@@ -219,10 +219,10 @@ def _plan(text: str) -> Plan:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn what is raised over texts that are not what we or the engine write into an error of this app.
+    """Translate errors about unexpected values into an error of this app.
 
     Raises:
-        DamagedError: it names `what`.
+        DamagedError: names `what`.
     """
     try:
         yield
@@ -231,11 +231,11 @@ def readable(what: str) -> Iterator[None]:
 
 
 class DamagedError(AppUnavailableError):
-    """The containers of an app, or what the engine reports of them, are not what we write."""
+    """The containers of an app, or the engine's report about them, have unexpected values."""
 
 
 def _damaged(damage: str) -> DamagedError:
-    return DamagedError(f"{damage[:500]}; it is damaged, or of an image with such labels: delete the app")
+    return DamagedError(f"{damage[:500]}; it is damaged, or comes from an image with such labels: delete the app")
 
 
 @dataclass(slots=True)
@@ -248,34 +248,34 @@ class App:
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; discarded ones are left out."""
     discarded: frozenset[tuple[str, int, int]] = frozenset()
-    """Role, replica, attempt of the app: those of which a container was discarded."""
+    """(role, replica, app attempt) of discarded containers."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
     damage: str = ""
-    """What is wrong with the labels of a replica; empty: nothing."""
-    begun: int = -1
-    """The latest attempt of the app of which a replica was seen to run, or to have run, in this list or one before."""
+    """Error in the labels of a replica; empty: none."""
+    started: int = -1
+    """The latest attempt of the app in which a replica was seen running or ended, in this or an earlier list."""
 
     @property
     def plan_source(self) -> Container:
-        """The record; if somebody has removed it, the oldest container of a replica."""
+        """The record; if it was removed, the oldest container of a replica."""
         return self.record or min(self.replicas(), key=lambda c: c.created)
 
     def replicas(self) -> list[Container]:
-        """Return all containers of replicas but discarded ones."""
+        """Return all containers of replicas except discarded ones."""
         return [container for attempts in self.attempts.values() for container in attempts]
 
     def app_attempt(self) -> int:
-        """Return the latest attempt of the app of which there is a container."""
+        """Return the latest attempt of the app that has a container."""
         return max((container.app_attempt for container in self.replicas()), default=0)
 
 
-def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] = lambda _: None) -> dict[str, App]:
+def apps_in(containers: Iterable[Container], cached: Callable[[str], App | None] = lambda _: None) -> dict[str, App]:
     """Return the apps among the containers of a list.
 
     Args:
         containers: in the order of the engine.
-        known: returns what an earlier list has shown of an app; one that has not changed is returned from there.
+        cached: returns an app from an earlier list, which is reused if it has not changed.
     """
     lists: dict[str, list[Container]] = {}
     for container in containers:
@@ -283,7 +283,7 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
             lists.setdefault(container.app_id, []).append(container)
     apps = {}
     for app_id, listed in lists.items():
-        before = known(app_id)
+        before = cached(app_id)
         apps[app_id] = before if before is not None and before.all == listed else _app(app_id, listed, before)
     return apps
 
@@ -296,18 +296,18 @@ def _app(app_id: str, listed: list[Container], before: App | None) -> App:
         elif container.kind == Kind.MARK:
             app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
         elif container.kind == Kind.REPLICA and container.discarded:
-            # What is being removed may have been started in spite of it, so it reports no more than one that is gone.
+            # A container that is being removed may have been started before, so it counts as removed.
             if container.unstarted:
                 app.discarded |= {(container.role, container.replica, container.app_attempt)}
         elif container.kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():
-        # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
+        # If a race created two containers for one attempt, keep the started one, else the adopted, else the older.
         attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, c.removing, not c.taken, c.created))
         app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
-    # Once its containers are removed the engine does not distinguish it from an app that is only being submitted.
-    seen = before.begun if before is not None and _record_id(before) == _record_id(app) else -1
-    app.begun = max([seen, *(c.app_attempt for c in app.replicas() if c.live or c.exit_code is not None)])
+    # After its containers were removed, the app would look like one that is being submitted.
+    seen = before.started if before is not None and _record_id(before) == _record_id(app) else -1
+    app.started = max([seen, *(c.app_attempt for c in app.replicas() if c.live or c.exit_code is not None)])
     return app
 
 
@@ -321,17 +321,17 @@ def _same_attempt(one: Container, other: Container) -> bool:
 
 def container_in(
     row: Mapping[str, Any],
-    known: Mapping[str, Container],
+    cached: Mapping[str, Container],
     is_copy: Callable[[str], bool] = lambda _: True,
     restarts: int = 0,
 ) -> Container:
-    """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed.
+    """Return the container of a row of the engine's list; the cached one if nothing has changed.
 
     Args:
         row: of the list.
-        known: what an earlier list has shown, by id.
-        is_copy: returns for the id of an image whether that was made from a container of ours.
-        restarts: how often somebody restarted it while it was polled.
+        cached: containers from an earlier list, by id.
+        is_copy: returns whether the image with this id was made from a container of the launcher.
+        restarts: number of outside restarts that polls have seen.
     """
     name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
     status = row.get("Status") or ""
@@ -339,21 +339,21 @@ def container_in(
     unhealthy = "(unhealthy)" in status
     exit_code = int(code.group(1)) if code else None
     state = row["State"]
-    before = known.get(row["Id"])
+    before = cached.get(row["Id"])
     same = before and (before.name, before.state, before.exit_code, before.unhealthy, before.restarts)
     if before is not None and same == (name, state, exit_code, unhealthy, restarts):
-        return before  # nothing else of a container ever changes
+        return before  # other fields of a container never change
     labels: Mapping[str, str] = row.get("Labels") or {}
     made = labels.get(Label.NAME, "")
     if name == made:
-        made = name  # one text for both
+        made = name  # shares the memory of one string
     app_id = labels.get(Label.APP_ID, "")
     has_our_name = bool(made) and (name == made or name.startswith((made + _TAKEN, made + _DISCARDED)))
     renamed = bool(made) and not has_our_name and not is_copy(row["ImageID"])
     kind = sys.intern(labels.get(Label.KIND, ""))
     numbers, damage = _numbers(name, labels) if kind == Kind.REPLICA else (_NO_NUMBERS, "")
-    # Fields, and each text of many once: a thousand of these stay as long as their apps are followed. Not what is of
-    # one app only: some versions of Python never let go of a text that is interned.
+    # Texts that many containers share are interned, to save memory while a thousand apps are followed. Texts of one
+    # app are not, because some versions of Python never free an interned string.
     return Container(
         id=row["Id"],
         name=name,
@@ -385,7 +385,7 @@ def _notes(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
 
 
 def _numbers(name: str, labels: Mapping[str, str]) -> tuple[tuple[int, int, int], str]:
-    """Return replica, attempt of the app and attempt of the replica, and what is wrong with their labels."""
+    """Return replica, attempt of the app and attempt of the replica, and the error in their labels."""
     try:
         replica, app_attempt, attempt = (
             parse_int(labels.get(label) or "0", 0, _MAX_NUMBER)
@@ -397,12 +397,12 @@ def _numbers(name: str, labels: Mapping[str, str]) -> tuple[tuple[int, int, int]
 
 
 def taken_name(container: Container, nonce: str) -> str:
-    """Return a name under which the creator of the container does not start it."""
+    """Return a name with which the creator of the container does not start it."""
     return f"{container.made}{_TAKEN}{nonce}"
 
 
 def discarded_name(container: Container, nonce: str) -> str:
-    """Return a name under which nobody starts the container."""
+    """Return a name with which no process starts the container."""
     return f"{container.name}{_DISCARDED}{nonce}"
 
 
@@ -410,7 +410,7 @@ def epoch_ns(text: str) -> int:
     """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never".
 
     Raises:
-        ValueError: it is no such time.
+        ValueError: the text is not a valid time.
     """
     if text.startswith("0001"):
         return 0

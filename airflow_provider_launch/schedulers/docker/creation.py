@@ -1,4 +1,4 @@
-"""What a submission makes: images and the network, then one container for each replica."""
+"""Creates the objects of a submission: images and network, then one container per replica."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _BLAMED = (
     ("working dir", "option working_dir"),
     ("network", "option network"),
 )
-"""What the engine's text is about, where that has a field or an option."""
+"""Words of the engine's message to the field or option that it is about."""
 _NO_IMAGE = re.compile("(?:no such )?image", re.IGNORECASE)
 
 
 def blamed(error: LaunchError) -> str:
-    """Return the field or option that a refusal of the engine is about, and its text."""
+    """Return the field or option that a refusal of the engine is about, and the engine's message."""
     text = str(error)
     found = next((field for words, field in _BLAMED if words in text.lower()), "its container")
     return f"{found}: {text}"
 
 
 def first_attempts(request: DockerRequest) -> list[Attempt]:
-    """Return what a submission starts."""
+    """Return the attempts that a submission starts."""
     return [(role.name, k, 0, 0) for role in request.roles for k in range(role.num_replicas)]
 
 
 class Creation:
-    """Makes what an app needs in one engine; what is there already is left as it is."""
+    """Creates the images, network and containers of apps on one engine; existing objects are not changed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def prepare(self, request: DockerRequest) -> None:
-        """See that images and the network are there."""
+        """Make sure that images and the network exist."""
         if request.pull == "always":
-            # What was built here is nowhere else; its base was pulled for the build.
+            # Not images built here, which are in no registry; their base was pulled for the build.
             for image in {role.body["Image"] for role in request.roles if not role.body["Image"].startswith("sha256:")}:
                 self._engine.images.pull(image, request.platform)
         if request.network in NAMELESS:
@@ -79,12 +79,12 @@ class Creation:
         Args:
             request: the app.
             attempt: which attempt of which replica.
-            mine: ids of containers that the caller has made.
-            image: id of the image of the first attempt. None: this is the first one.
+            mine: ids of containers that the caller has created.
+            image: id of the image of the first attempt. None: this is the first attempt.
 
         Raises:
-            InvalidAppError: the engine refuses what the role or an option asks for, whenever it is asked.
-            AppConflictError: the name belongs to a container of somebody else.
+            InvalidAppError: the engine refuses a field of the role or an option; a retry would not help.
+            AppConflictError: the name belongs to a container of another app or user.
             SchedulerRejectedError: the engine refuses.
         """
         name, k, app_attempt, number = attempt
@@ -106,28 +106,28 @@ class Creation:
                 ) from error
 
     def create(self, request: DockerRequest, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container and return its id; pulls the image where it is missing and may be pulled.
+        """Create a container and return its id; pulls the image if it is missing and may be pulled.
 
         Raises:
-            TakenError: there is a container of that name.
+            TakenError: a container of that name exists.
             SchedulerRejectedError: the engine refuses.
         """
         image = body["Image"]
         try:
             return self._engine.create(name, self._without_large_labels(body), request.platform)
         except NotFoundError as error:
-            # The text names what is missing, and a network may be called `image`.
+            # The message names the missing object, and a network may be called `image`.
             if not _NO_IMAGE.match(str(error)):
                 raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
             if image.startswith("sha256:") and Label.ROLE in body["Labels"]:
                 named = request.role(body["Labels"][Label.ROLE]).body["Image"]
                 raise SchedulerRejectedError(
-                    f"the Docker engine has no image {named!r} any more as the first attempt ran it ({error})"
+                    f"the Docker engine no longer has the image {named!r} of the first attempt ({error})"
                 ) from error
             if request.pull == "never":
                 raise SchedulerRejectedError(
                     f"the Docker engine has no image {image!r}, and option pull is 'never' ({error}); "
-                    f"bring it there, or use pull='missing'"
+                    f"load the image, or use pull='missing'"
                 ) from error
         self._engine.images.pull(image, request.platform)
         try:
@@ -139,8 +139,8 @@ class Creation:
         large = self._engine.images.large_labels(body["Image"])
         return {**body, "Labels": {**dict.fromkeys(large, ""), **body["Labels"]}} if large else body
 
-    def take_back(self, request: DockerRequest, mine: set[str]) -> None:
-        """Remove what a refused submission has made; best effort, the refusal is what counts."""
+    def undo(self, request: DockerRequest, mine: set[str]) -> None:
+        """Remove the objects of a refused submission; best effort, errors are ignored."""
         try:
             for_each_parallel(lambda container: self._engine.remove(container, force=False), mine)
             self._engine.remove(request.app_id)

@@ -1,4 +1,4 @@
-"""The Docker engine as we use it: its containers, with what belongs to them."""
+"""The requests to a Docker engine: containers, their logs, files and events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_launch.schedulers.docker.containers import Container, cont
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
-from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, Uptimes, learn
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, Uptimes, add_event
 from airflow_provider_launch.schedulers.docker.wire import ANSWER_S, LIST_NEWER, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -41,24 +41,24 @@ log = logging.getLogger(__name__)
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
 _EVENTS_S = 30.0
-"""How long the list of events may take; an engine remembers some hundred."""
+"""Maximum seconds for the list of events; an engine keeps some hundred."""
 _PIECE_BYTES = 64 * 1024
 _MAX_LIST = 512 * 1024 * 1024
-"""Of all containers together: 50 KB for each of ten thousand."""
+"""Maximum size of the list of containers: 50 KB for each of ten thousand."""
 _MAX_HEADERS = 256 * 1024
-"""Of a file in an archive: names and attributes, which may be chained without an end."""
+"""Maximum size of the headers of a file in an archive, because they may be chained without end."""
 _LEADS_NOWHERE = re.compile(
     r"too many links|too many levels of symbolic links|lstat .*: not a directory", re.IGNORECASE
 )
-"""What the engine reports of a path that no file can have: the program made a loop or a file of its directory."""
+"""The engine's messages for a path that cannot exist: the program has replaced its directory by a loop or a file."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 
 
 class Engine:
     """One Docker engine. May be used from several threads at once.
 
-    Every method raises `SchedulerUnavailableError` when the engine is not reached or does not answer, and
-    `SchedulerRejectedError` when it refuses.
+    Every method raises `SchedulerUnavailableError` if the engine is not reached or does not respond, and
+    `SchedulerRejectedError` if it refuses.
     """
 
     def __init__(self, connection: DockerConnection) -> None:
@@ -73,17 +73,17 @@ class Engine:
         self.wire.close()
 
     def containers(
-        self, *, app_id: str | None = None, since: str | None = None, known: Mapping[str, Container] | None = None
+        self, *, app_id: str | None = None, since: str | None = None, cached: Mapping[str, Container] | None = None
     ) -> tuple[list[Container], float]:
-        """Return our containers, and the engine's time in epoch seconds.
+        """Return the containers of the launcher, and the engine's time in epoch seconds.
 
         Args:
             app_id: only those of this app.
             since: only those created after the container with this id.
-            known: what an earlier list has shown, by id; what has not changed is returned from there.
+            cached: containers from an earlier list, by id; unchanged ones are reused.
 
         Raises:
-            NotFoundError: there is no container `since`.
+            NotFoundError: the container `since` does not exist.
         """
         filters: dict[str, list[str]] = {
             "label": [f"{Label.MANAGED}=true", *([f"{Label.APP_ID}={app_id}"] if app_id else [])]
@@ -98,47 +98,47 @@ class Engine:
                 with time_limit(ANSWER_S):
                     pieces = bounded(response.iter_content(_PIECE_BYTES), _MAX_LIST)
                     rows = json_rows(pieces, _warn_of_skipped)
-                    return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
+                    return [container_in(row, cached or {}, self._is_copy, restarts(row, now)) for row in rows], now
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
 
     def _is_copy(self, image_id: str) -> bool:
-        """Return whether an image was made from a container of ours, and so gives our labels to others."""
+        """Return whether an image was made from a container of the launcher, and so has its labels."""
         if image_id not in self._copies:
             self._copies[image_id] = Label.NAME in self.images.labels(image_id)
         return self._copies[image_id]
 
     def stops(self, ids: Collection[str], since: int, until: int) -> dict[str, OutsideStop]:
-        """Return what somebody has done to containers that have ended, as far as the engine remembers it.
+        """Return outside stops of containers that have ended, from the events that the engine still has.
 
         Args:
             ids: of the containers.
-            since: when the first of them was created, in epoch seconds.
-            until: when to stop waiting for their ends.
+            since: creation time of the first of them, in epoch seconds.
+            until: time at which to stop waiting for their ends.
 
-        An answer that takes too long is given up: what is known of other apps must not wait for it.
+        A slow response is dropped, so that it does not delay other apps.
         """
         filters = {"type": ["container"], "label": [f"{Label.MANAGED}=true"], "event": ["kill", "die", "restart"]}
         query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
         found: dict[str, OutsideStop] = {}
         missing = set(ids)
-        began = math.inf
+        started_at = math.inf
         try:
             with self.wire.request("GET", "/events", query) as response, time_limit(_EVENTS_S):
-                began = time.monotonic()
+                started_at = time.monotonic()
                 # Each event repeats all labels of its container.
                 for event in documents_in(response, skip_longer=True):
-                    missing.discard(learn(found, event))
+                    missing.discard(add_event(found, event))
                     if not missing:
-                        break  # the rest of the answer would come when the time is over
+                        break  # the rest of the response would only arrive at `until`
         except SchedulerUnavailableError as error:
-            if time.monotonic() - began < _EVENTS_S:
+            if time.monotonic() - started_at < _EVENTS_S:
                 raise
-            log.warning("who has stopped containers that ended is not known, since the events take too long: %s", error)
+            log.warning("outside stops of containers are unknown, because the events take too long: %s", error)
         return found
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """Return all that is known of a container."""
+        """Return the inspection of a container."""
         with self.wire.request("GET", f"/containers/{container}/json") as response:
             document: dict[str, Any] = document_in(response)
             return document
@@ -147,7 +147,7 @@ class Engine:
         """Create a container and return its id.
 
         Raises:
-            TakenError: there is a container of that name; the error has its labels.
+            TakenError: a container of that name exists; the error has its labels.
             NotFoundError: the image is missing.
         """
         query = {"name": name, **({"platform": platform} if platform else {})}
@@ -164,7 +164,7 @@ class Engine:
                 try:
                     labels = self.inspect(name)["Config"]["Labels"]
                 except NotFoundError:
-                    # The engine takes a name some time before it shows the container; or it was renamed meanwhile.
+                    # The engine reserves a name before it shows the container, or it was renamed meanwhile.
                     if time.monotonic() >= deadline:
                         raise SchedulerUnavailableError(
                             f"the name {name!r} is taken by a container that the Docker engine does not show"
@@ -177,8 +177,8 @@ class Engine:
         """Start a container; no-op for a running one.
 
         Raises:
-            NotFoundError: there is no container of this name (any more).
-            SchedulerRejectedError: it cannot be started; its inspection shows why from now on.
+            NotFoundError: the container does not exist (any more).
+            SchedulerRejectedError: it cannot be started; its inspection now shows the reason.
         """
         deadline = time.monotonic() + _CREATION_S
         while True:
@@ -189,21 +189,21 @@ class Engine:
                 found = _AMBIGUOUS.search(str(error))
                 if found is None or time.monotonic() >= deadline:
                     raise
-                # Another launcher makes ours in this moment, or has died over it; what others have made stays.
+                # Another launcher creates the same network now, or died during that. Networks of others are kept.
                 if not self.networks.keep_first(found["name"]):
                     raise
                 time.sleep(0.1)
 
     def wait(self, container: str, timeout_s: float) -> bool:
-        """Wait until a container has ended, or is gone; False: it has not within the time."""
-        began = time.monotonic()
+        """Wait until a container has ended or no longer exists; False: it has not within the timeout."""
+        started_at = time.monotonic()
         try:
             with self.wire.request("POST", f"/containers/{container}/wait", timeout_s=timeout_s) as response:
                 document_in(response, timeout_s)
         except NotFoundError:
             pass
         except SchedulerUnavailableError:
-            if time.monotonic() - began < timeout_s:
+            if time.monotonic() - started_at < timeout_s:
                 raise
             return False
         return True
@@ -213,7 +213,7 @@ class Engine:
 
         Args:
             container: id or name.
-            wait_s: how long to wait until it has ended. None: not at all, the engine goes on with it alone.
+            wait_s: seconds to wait for its end. None: do not wait, the engine stops it in the background.
         """
         from requests import ReadTimeout
 
@@ -224,42 +224,44 @@ class Engine:
         except NotFoundError:
             pass
         except SchedulerUnavailableError as error:
-            # The engine has heard it, and answers when the container has ended.
+            # The engine has received the request, and responds when the container has ended.
             if wait_s is not None or not isinstance(error.__cause__, ReadTimeout):
                 raise
 
     def rename(self, container: str, name: str) -> None:
-        """Give a container another name; `NotFoundError` if somebody else was faster."""
+        """Rename a container; raises `NotFoundError` if another process was faster."""
         with self.wire.request("POST", f"/containers/{container}/rename", {"name": name}):
             pass
 
     def remove(self, container: str, *, force: bool = True) -> None:
-        """Remove a container with its anonymous volumes, no-op for an unknown one; a live one only by force."""
+        """Remove a container with its anonymous volumes, a live one only with `force`; no-op for an unknown one."""
         try:
             with self.wire.request("DELETE", f"/containers/{container}", {"force": str(int(force)), "v": "1"}):
                 pass
         except (NotFoundError, TakenError):
-            pass  # 409: its removal is under way
+            pass  # 409: its removal has already started
 
     def logs(self, container: str, since: str | None, tail: int | None) -> Response:
-        """Return the open answer with the frames of both streams, each line with its time."""
+        """Return the open response with the frames of both streams, each line with its time."""
         return self.wire.open("GET", f"/containers/{container}/logs", _log_query(since, tail))
 
     def follow_logs(self, container: str, since: str | None, tail: int | None) -> HttpAnswer | None:
-        """Return the same as an answer that goes on until the container ends; None: not by this kind of connection.
+        """Return the same as a stream that stays open until the container ends; None: the transport cannot do this.
 
         Raises:
-            OSError: there is no such answer.
+            OSError: the engine did not open the stream.
         """
         query = {**_log_query(since, tail), "follow": "1"}
         return self.wire.open_socket(f"/containers/{container}/logs?{urlencode(query)}")
 
     def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
-        """Return the beginning of a file in a container, and its size; None: it is not there, or being removed.
+        """Return the first bytes of a file in a container, and its size; None: the file does not exist.
+
+        Also None while the container is being removed.
 
         Raises:
-            NotFoundError: the container is not there.
-            AppUnavailableError: the engine fails at its file system.
+            NotFoundError: the container does not exist.
+            AppUnavailableError: the engine cannot read the file system of the container.
         """
         try:
             archive = self.wire.request("GET", f"/containers/{container}/archive", {"path": path})
@@ -268,7 +270,9 @@ class Engine:
         except TakenError:
             return None
         except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
-            raise AppUnavailableError(f"the engine sends {path} of container {container} damaged: {error}") from error
+            raise AppUnavailableError(
+                f"the engine sends a damaged archive of {path} of container {container}: {error}"
+            ) from error
         except NotFoundError as error:
             if path in str(error):
                 return None
@@ -279,7 +283,7 @@ class Engine:
             raise
 
     def started_at(self) -> str | None:
-        """Return since when the engine runs (RFC 3339); it makes this network when it starts. None: it has none."""
+        """Return the start time of the engine (RFC 3339), which is that of its bridge network; None: it has none."""
         try:
             with self.wire.request("GET", "/networks/bridge") as response:
                 created: str = document_in(response)["Created"]
@@ -288,7 +292,7 @@ class Engine:
             return None
 
     def probe(self) -> None:
-        """Prove that containers may be created: make one, never started, and remove it, with any image there is."""
+        """Check that containers can be created: create one from any image and remove it without a start."""
         images = self.images.ids()
         made = None if images else self.images.import_empty()
         try:
@@ -305,7 +309,9 @@ class Engine:
 
 
 def _warn_of_skipped(row: str) -> None:
-    log.warning("a container is left out, of which the engine lists more than 16 MB: %s...; remove it", row[:100])
+    log.warning(
+        "a container is skipped, because its row in the engine's list exceeds 16 MB: %s...; remove it", row[:100]
+    )
 
 
 def _log_query(since: str | None, tail: int | None) -> dict[str, str]:
@@ -314,7 +320,7 @@ def _log_query(since: str | None, tail: int | None) -> dict[str, str]:
 
 
 class _Stream(io.RawIOBase):
-    """Chunks of an answer as a file, of which so many bytes are read at most."""
+    """Chunks of a response as a file; at most `most` bytes can be read."""
 
     def __init__(self, chunks: Iterator[bytes], most: int) -> None:
         self._chunks = chunks
@@ -342,7 +348,7 @@ class _Stream(io.RawIOBase):
 
 
 def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
-    # Read as it comes, so that a large file is not loaded.
+    # Read as a stream, so that a large file is not loaded.
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         member = archive.next()
         if member is None or not member.isfile():

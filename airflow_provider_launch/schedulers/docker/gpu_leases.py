@@ -1,4 +1,4 @@
-"""GPUs of an engine's host: which app holds which, by its record and its replicas."""
+"""Leases of the GPUs of an engine's host, stored in the labels of records and replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 
 _RIVAL_PAUSE_S, _RIVALS_S = 0.3, 5.0
 _NAMED = 5
-"""Apps that a refusal names."""
+"""Maximum number of apps in the message of a refusal."""
 
 
 class _Lease(NamedTuple):
@@ -28,11 +28,11 @@ class _Lease(NamedTuple):
 
 
 class GpuLeases:
-    """Chooses GPUs for apps; an app holds them until it has ended.
+    """Leases GPUs to apps until they have ended.
 
     Args:
         catalog: lists the apps.
-        observer: shows which have ended.
+        observer: reports which apps have ended.
         gpus: all devices that apps may get.
     """
 
@@ -42,7 +42,7 @@ class GpuLeases:
         self._gpus = gpus
 
     def lease(self, request: DockerRequest) -> DockerRequest:
-        """Choose free GPUs for each replica; wait a little for apps that have not yet kept theirs."""
+        """Choose free GPUs for each replica; wait a little for apps whose lease is not final yet."""
         wanted = [
             f"{role.name}/{k}" for role in request.roles for k in range(role.num_replicas) for _ in range(role.gpu)
         ]
@@ -66,18 +66,18 @@ class GpuLeases:
         return dataclasses.replace(request, gpus=gpus)
 
     def has_rival(self, request: DockerRequest, record: str) -> bool:
-        """Return whether another app leased the same GPU in the same moment.
+        """Return whether another app leased the same GPU at the same time.
 
-        It is not known which of them the engine showed first, so each that sees another steps back and tries again.
+        It is unknown which one was first, so each app that sees a rival withdraws and tries again.
         """
         mine = {device for devices in request.gpus.values() for device in devices}
         apps, now = self._catalog.every()
         leases = self._leases_of(apps.values(), now)
         return any(lease.gpus & mine and not (lease.app.record and lease.app.record.id == record) for lease in leases)
 
-    def step_back(self) -> None:
-        """Wait for a moment of chance, so that not all rivals come again at once."""
-        time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - no secret
+    def back_off(self) -> None:
+        """Wait for a random time, so that rivals do not try again at the same moment."""
+        time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - not a secret
 
     def _leases_of(self, apps: Iterable[App], now: float) -> list[_Lease]:
         """Return the leases of apps that have not ended."""
@@ -90,21 +90,21 @@ class GpuLeases:
         try:
             return self._observer.assess(app, now).state
         except AppUnavailableError:
-            return AppState.UNKNOWN  # it may hold them, and others need not wait for it
+            return AppState.UNKNOWN  # it may still use its GPUs, but must not block others
 
     def _holders(self, leases: Iterable[_Lease]) -> str:
-        """Return which apps hold some of our GPUs, for a refusal."""
+        """Return the apps that have leased some of these GPUs, for the message of a refusal."""
         holders = [
             f"app {lease.app.app_id!r} ({lease.state.name})"
             for lease in sorted(leases, key=lambda lease: lease.app.app_id)
             if not lease.gpus.isdisjoint(self._gpus)
         ]
         more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
-        return f" (held by {', '.join(holders[:_NAMED])}{more})" if holders else ""
+        return f" (leased by {', '.join(holders[:_NAMED])}{more})" if holders else ""
 
 
 def _is_sound(app: App) -> bool:
-    """Return whether a launcher made the app; labels of a container cannot change, so the others came from images."""
+    """Return whether a launcher created the app; labels cannot change, so invalid ones come from an image."""
     try:
         Plan.of(app)
     except DamagedError:

@@ -1,4 +1,4 @@
-"""Images on a Docker engine: pulled with the credentials of the connection, or made of nothing."""
+"""Images on a Docker engine: pulls them with the credentials of the connection and reads their labels."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _DOCKER_HUB, _HUB_NAMES = "https://index.docker.io/v1/", frozenset({"hub.docker.
 
 
 class Images:
-    """The images of one engine; errors as of `Wire`."""
+    """The images of one engine; raises the errors of `Wire`."""
 
     def __init__(self, wire: Wire, connection: DockerConnection) -> None:
         self._wire = wire
         self._connection = connection
         self._large: TTLCache[str, list[str]] = TTLCache(_KEPT_NAMES, _KEPT_S)
-        """Large labels of images, by name. Not for long: a pull, a build or another user may move a tag."""
+        """Large labels of images, by name. Cached for seconds only, because a pull or build may move a tag."""
         self._mutex = threading.Lock()
 
     def pull(self, image: str, platform: str | None) -> None:
         """Pull an image.
 
         Raises:
-            SchedulerRejectedError: the registry refused, has no such image, or is not reached by the engine.
-            InvalidAppError: there can be no image of that name.
+            SchedulerRejectedError: the registry refuses, has no such image, or the engine cannot reach it.
+            InvalidAppError: the name is not a valid image name.
         """
         from docker.utils import parse_repository_tag
 
@@ -50,7 +50,7 @@ class Images:
             self._large.pop(image, None)
         try:
             with self._wire.request("POST", "/images/create", query, **how) as response:
-                # The engine answers 200 at once, and shows what went wrong in the stream.
+                # The engine responds with 200 at once, and reports errors in the stream.
                 for document in documents_in(response):
                     # Newer engines report only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
@@ -64,21 +64,21 @@ class Images:
             return [image["Id"] for image in document_in(response)]
 
     def labels(self, image: str) -> Mapping[str, str]:
-        """Return the labels of an image; none if it was removed."""
+        """Return the labels of an image; empty if it was removed."""
         return self._labels(image) or {}
 
     def large_labels(self, image: str) -> list[str]:
-        """Return the labels of an image that a container must not inherit, asking the engine once in ten seconds.
+        """Return the names of labels that are too large for a container to inherit; cached for ten seconds.
 
-        The engine repeats all labels of a container in each list. Images of some builders describe themselves in
-        labels of 100 KB, which no container needs.
+        The engine repeats all labels of a container in each list. Some builders add labels of 100 KB to their images,
+        which no container needs.
 
         Raises:
-            InvalidAppError: it has too many labels without them.
+            InvalidAppError: the other labels are still too large.
         """
         with self._mutex:
-            if (known := self._large.get(image)) is not None:
-                return known
+            if (cached := self._large.get(image)) is not None:
+                return cached
         if (labels := self._labels(image)) is None:
             return []
         large: list[str] = []
@@ -86,8 +86,8 @@ class Images:
             large = [name for name, value in labels.items() if len(value) > _LARGE_LABEL]
             if (size := _size({**labels, **dict.fromkeys(large, "")})) > _MOST_LABELS:
                 raise InvalidAppError(
-                    f"image {image!r} has {len(labels)} labels of {size} bytes, and at most {_MOST_LABELS} are "
-                    f"accepted, because the engine repeats them for each container in each list; build it with fewer"
+                    f"image {image!r} has {len(labels)} labels of {size} bytes, the limit is {_MOST_LABELS}, "
+                    f"because the engine repeats them for each container in each list; build it with fewer"
                 )
         with self._mutex:
             self._large[image] = large
@@ -95,7 +95,7 @@ class Images:
 
     def _labels(self, image: str) -> Mapping[str, str] | None:
         if "//" in image or ".." in image:
-            return None  # the name of no image, and part of a path here
+            return None  # not a valid image name, and part of a path here
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 return (document_in(response).get("Config") or {}).get("Labels") or {}
@@ -103,9 +103,9 @@ class Images:
             return None
 
     def import_empty(self) -> str:
-        """Make an image of nothing, and return its id."""
-        nothing = bytes(tarfile.BLOCKSIZE * 2)
-        how = {"headers": {"Content-Type": "application/x-tar"}, "data": nothing}
+        """Create an empty image, and return its id."""
+        empty = bytes(tarfile.BLOCKSIZE * 2)
+        how = {"headers": {"Content-Type": "application/x-tar"}, "data": empty}
         with self._wire.request("POST", "/images/create", {"fromSrc": "-"}, **how) as response:
             *_, last = documents_in(response)
             image: str = last["status"]
@@ -120,44 +120,46 @@ class Images:
         from docker.utils import parse_repository_tag
 
         login = self.auth_headers(parse_repository_tag(image)[0])
-        who = f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
+        sent = (
+            f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
+        )
         which = f"image {image!r} of platform {platform!r}, which the engine lacks," if platform else f"image {image!r}"
         return SchedulerRejectedError(
-            f"{which} cannot be pulled: {text} ({who}); "
-            f"check its name, the connection's registry options, and that the engine's host reaches the registry"
+            f"{which} cannot be pulled: {text} ({sent}); "
+            f"check its name, the connection's registry options, and that the engine's host can reach the registry"
         )
 
     def auth_headers(self, repository: str) -> dict[str, str]:
-        """Return the header that logs in at the registry of a repository; empty where the credentials are not for it.
+        """Return the login header for the registry of a repository; empty if the credentials belong to another one.
 
         Raises:
-            InvalidAppError: there can be no repository of that name.
+            InvalidAppError: the name is not a valid repository.
         """
         from docker.auth import encode_header, resolve_index_name, resolve_repository_name
         from docker.errors import InvalidRepository
 
-        known = self._connection
-        if not known.registry_username:
+        connection = self._connection
+        if not connection.registry_username:
             return {}
         try:
             server, _ = resolve_repository_name(repository)
         except InvalidRepository as error:
             raise InvalidAppError(
-                f"image {repository!r} is no name of an image ({error}); write name:tag or registry/name:tag"
+                f"{repository!r} is not a valid image name ({error}); write name:tag or registry/name:tag"
             ) from error
-        registry = resolve_index_name((known.registry or "docker.io").strip().lower())
-        # The password of one registry is not shown to another.
+        registry = resolve_index_name((connection.registry or "docker.io").strip().lower())
+        # The password of one registry is not sent to another.
         if server.lower() != ("docker.io" if registry in _HUB_NAMES else registry):
             return {}
         login = {
-            "username": known.registry_username,
-            "password": known.registry_password,
+            "username": connection.registry_username,
+            "password": connection.registry_password,
             "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
 
 
 def _size(labels: Mapping[str, str]) -> int:
-    """Return how many bytes they have in an answer of an engine: its JSON escapes what HTML would take for tags."""
+    """Return the size of the labels in the engine's JSON, which escapes `<`, `>` and `&`."""
     text = json.dumps(labels)
     return len(text) + 5 * sum(map(text.count, "<>&"))

@@ -1,4 +1,4 @@
-"""The scheduler `local_docker` of TorchX: the one of `docker`, with the option `env`."""
+"""The scheduler `local_docker` of TorchX: `docker` with the option `env`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from airflow_provider_launch.specs.roles import AppDef
 
 @dataclass(frozen=True)
 class LocalDockerOpts(DockerOpts):
-    """How one launch runs on `local_docker`."""
+    """Options of one launch on `local_docker`."""
 
-    env: Optional[dict[str, str]] = None  # noqa: UP045 - as the options of all backends are written
-    """Variables of all replicas; those of a role win, and those of `copy_env` give way."""
+    env: Optional[dict[str, str]] = None  # noqa: UP045 - as in the options of all backends
+    """Variables of all replicas. Variables of a role have priority; variables from `copy_env` have lower priority."""
 
 
 class LocalDockerScheduler(DockerScheduler):
-    """Containers of one engine, with the name and the options that TorchX users know."""
+    """Runs containers on one engine, with the name and the options of TorchX."""
 
     name: ClassVar[str] = "local_docker"
     opts_type = LocalDockerOpts
@@ -42,7 +42,7 @@ class LocalDockerScheduler(DockerScheduler):
         given = {name: macros.escape(value) for name, value in (opts.env or {}).items()}
         for role in app.roles:
             role.env = {**given, **role.env}
-            # Overlays may be under either name.
+            # Overlays may use either name.
             if self.name in role.metadata:
                 role.metadata = {"docker": role.metadata[self.name], **role.metadata}
                 del role.metadata[self.name]
@@ -51,5 +51,5 @@ class LocalDockerScheduler(DockerScheduler):
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalDockerScheduler:
-    """Return the scheduler; keywords as those of `docker`."""
+    """Return the scheduler; the keywords are the same as for `docker`."""
     return LocalDockerScheduler(session_name, connection_from(DockerConnection, kwargs))

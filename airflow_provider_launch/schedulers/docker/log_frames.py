@@ -1,8 +1,8 @@
-"""Lines out of the engine's log frames, by an exact position: pure.
+"""Parses the engine's log frames into lines, from an exact position on: pure.
 
-The engine copies stdout and stderr by two threads, so its log is not in the order of its timestamps, and "everything
-after the last time" would lose lines. A position is the last frame delivered of each stream, (time in ns, ordinal among
-frames of that time); a read begins some seconds before the newest time seen, and drops what precedes that very frame.
+The engine copies stdout and stderr in two threads, so its log is not ordered by time, and "everything after the last
+time" would lose lines. A position is the last delivered frame of each stream: (time in ns, ordinal among frames of that
+time). A read starts some seconds before the newest time seen, and drops everything up to that frame.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from airflow_provider_launch.schedulers.docker.containers import epoch_ns
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 
 MARGIN_NS = 5_000_000_000
-"""How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
+"""A read starts this long before the newest time: longer than the lag between the streams, or a step of the clock."""
 _MAX_PENDING_BYTES = 4 * 1024 * 1024
 _HEADER = 8
 _LONGEST_FRAME = 1024 * 1024
-"""Some engines send a whole line as one frame, which may state up to 4 GB."""
+"""Longer frames are split, because some engines send a whole line as one frame of up to 4 GB."""
 _SYSTEM_ERROR = 3
-"""The stream by which the engine reports why it cannot read on, without a time."""
+"""The stream on which the engine reports a read error, without a time."""
 _NS = 1_000_000_000
 _SECOND = 19  # characters of 2026-01-31T12:00:00
 
@@ -28,12 +28,12 @@ Position = tuple[int, int]
 
 
 Frame = tuple[str, int, bytes]
-"""Stream, time in nanoseconds, text: a line, or a piece of one that is longer than 16 KiB; only the last piece ends in
-a line feed. A plain tuple, because a named one takes as long to make as all else that is done to a frame."""
+"""Stream, time in nanoseconds, text: a line, or a piece of a line longer than 16 KiB; only the last piece ends in a
+line feed. A plain tuple, because creating a named one takes as long as all other work on a frame."""
 
 
 class FrameParser:
-    """Frames of an answer as its pieces come; one of more than a megabyte in parts of that size, as several."""
+    """Parses a response into frames; a frame of more than a megabyte is split into several."""
 
     __slots__ = ("_left", "_need", "_parts", "_seconds", "_size", "_stream", "_time")
 
@@ -41,20 +41,20 @@ class FrameParser:
         self._parts: list[bytes] = []
         self._size, self._need = 0, _HEADER
         self._left = self._time = 0
-        """What is to come of a frame that is delivered in parts, and its time."""
+        """Remaining bytes of a frame that is delivered in parts, and its time."""
         self._stream = ""
         self._seconds: dict[bytes, int] = {}
 
-    def feed(self, chunk: bytes) -> Iterator[Frame]:  # noqa: C901 - a call for each frame would cost as much as it
-        """Yield the frames that these bytes complete; all must be taken.
+    def feed(self, chunk: bytes) -> Iterator[Frame]:  # noqa: C901 - a call per frame would double its cost
+        """Yield the frames that these bytes complete; the iterator must be exhausted.
 
         Raises:
-            OSError: the engine reports that it cannot read on.
+            OSError: the engine reports a read error.
         """
         self._parts.append(chunk)
         self._size += len(chunk)
         if self._size < self._need:
-            return  # joined once, however many pieces it comes in
+            return  # the pieces of a frame are joined only once
         seconds = self._seconds
         data = b"".join(self._parts) if len(self._parts) > 1 else chunk
         at, size = 0, len(data)
@@ -85,7 +85,7 @@ class FrameParser:
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
             digits = stamp[_SECOND + 1 : -1][:9]
-            # Docker's times are UTC; other engines write their zone.
+            # Docker's times are in UTC; other engines write their time zone.
             time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
             stream = "stderr" if data[at] == 2 else "stdout"  # noqa: PLR2004 - the engine's number
             yield stream, time, text
@@ -96,10 +96,10 @@ class FrameParser:
 
 
 def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Return the frames of an answer; an unfinished one at its end is left out.
+    """Return the frames of a response; an unfinished frame at its end is dropped.
 
     Raises:
-        OSError: the engine reports that it cannot read on.
+        OSError: the engine reports a read error.
     """
     parser = FrameParser()
     for chunk in chunks:
@@ -107,12 +107,12 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
 
 
 class _StreamReader:
-    """One of the two streams within one answer."""
+    """One of the two streams within one response."""
 
     def __init__(self, name: str, start: Position | None, since: int) -> None:
         self.stream = Stream(name)
         self.position = start
-        # Where the last frame delivered is older than the answer, all of the answer is new.
+        # If the last delivered frame is older than the response, all frames are new.
         self.skipping = start is not None and start[0] >= since
         self.found = not self.skipping
         self._time = -1
@@ -125,19 +125,19 @@ class _StreamReader:
 
     @property
     def pending_since(self) -> int | None:
-        """Time of the first frame that is read and not delivered."""
+        """Time of the first frame that was read but not delivered."""
         times = [time for (_, time, _), _ in self._pending[:1]]
         if self._parts:
             times.append(self._parts_time)
         return min(times, default=None)
 
     def take(self, time: int, text: bytes, lines: list[LogLine]) -> None:
-        """Add the line that this frame completes, or the lines that it proves to be new."""
+        """Add the line that this frame completes, or pending lines that are now known to be new."""
         self._ordinal = self._ordinal + 1 if time == self._time else 1
         self._time = time
         at = (time, self._ordinal)
         if not (self.skipping or self._parts) and text.endswith(b"\n"):
-            # The usual case, for which a generator would cost more than all the rest.
+            # The usual case, without a generator, which would cost more than all other work.
             self.position = at
             lines.append(LogLine(text.decode("utf-8", "replace"), self.stream, time / _NS))
         else:
@@ -149,7 +149,7 @@ class _StreamReader:
             return
         assert self.position is not None
         if at == self.position:
-            # What is pending is later by its time, but stands before: the clock was set back.
+            # Pending frames have later times, but are before this one: the clock was set back.
             self.skipping = False
             self.found = True
             self._pending.clear()
@@ -160,14 +160,14 @@ class _StreamReader:
                 yield from self.settle()
 
     def settle(self) -> Iterator[LogLine]:
-        """Deliver what is pending: the last frame delivered is not there any more, its log file was rotated away."""
+        """Deliver pending frames, because the last delivered frame no longer exists: its log file was rotated away."""
         self.skipping = False
         pending, self._pending = self._pending, []
         for frame, at in pending:
             yield from self._add(frame, at)
 
     def rest(self) -> Iterator[LogLine]:
-        """Deliver text after the last line feed: nothing follows."""
+        """Deliver the text after the last line feed of a complete log."""
         if self._parts:
             yield self._line(self._parts_time)
 
@@ -189,43 +189,43 @@ class _StreamReader:
 
 
 class LineReader:
-    """Lines of one answer.
+    """Builds lines from the frames of one response.
 
     Args:
-        stdout: the last frame delivered of this stream.
-        stderr: the same of the other.
-        since: beginning of the answer, ns.
+        stdout: the last delivered frame of stdout.
+        stderr: the last delivered frame of stderr.
+        since: start of the response, ns.
     """
 
     def __init__(self, stdout: Position | None, stderr: Position | None, since: int) -> None:
         self._streams = {name: _StreamReader(name, at, since) for name, at in (("stdout", stdout), ("stderr", stderr))}
 
     def found(self) -> bool:
-        """Return whether the place was found from which to go on."""
+        """Return whether the position of the cursor was found."""
         return all(reader.found for reader in self._streams.values())
 
     def gave_up(self) -> bool:
-        """Return whether frames were delivered although the place was not found: it was rotated away."""
+        """Return whether frames were delivered although the position was not found, because it was rotated away."""
         return any(not (reader.found or reader.skipping) for reader in self._streams.values())
 
     @property
     def pending_since(self) -> int | None:
-        """Time of the first frame that is read and not delivered: a piece of an unfinished line."""
+        """Time of the first frame that was read but not delivered: a piece of an unfinished line."""
         times = [reader.pending_since for reader in self._streams.values()]
         return min((time for time in times if time is not None), default=None)
 
     def position(self, stream: str) -> Position | None:
-        """Return the last frame delivered of a stream."""
+        """Return the last delivered frame of a stream."""
         return self._streams[stream].position
 
     def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add the lines that frames complete, until they have so many characters; False: the frames ended before."""
+        """Add lines until they have `limit` characters; False: the frames ended before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:
             readers[stream].take(time, text, lines)
             if (new := len(lines) - count) > 0:
-                # Not the length of the frame: of a long line it is the last piece only.
+                # Not the length of the frame, which may be only the last piece of a long line.
                 size += len(lines[-1].text) if new == 1 else sum(len(line.text) for line in lines[count:])
                 count += new
                 if size >= limit:
@@ -233,10 +233,10 @@ class LineReader:
         return False
 
     def end(self, *, complete: bool) -> Iterator[LogLine]:
-        """Return what the end of the answer completes.
+        """Return the lines that the end of the response completes.
 
         Args:
-            complete: nothing is added to the log any more.
+            complete: the log is complete.
         """
         for reader in self._streams.values():
             yield from reader.settle()

@@ -1,8 +1,8 @@
-"""Reading the log of one container by a cursor, chunk by chunk.
+"""Reads the log of one container by a cursor, chunk by chunk.
 
 The cursor of a container is `{"stdout": [time, ordinal], "stderr": [...], "newest": time}`, times in ns of the engine's
-clock; with `"pending": true` pieces of an unfinished line stand before the place, with `"done": true` all was read,
-with `"fast": true` much was written between the last two reads.
+clock. `"pending": true`: there are pieces of an unfinished line before the position. `"done": true`: all was read.
+`"fast": true`: much was written between the last two reads.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.engine import Engine
 
 CHUNK_BYTES = 64 * 1024
-"""Not more: the lines of a larger chunk outlive a round of the garbage collector, which then reads through all of
-Airflow's objects again and again."""
+"""Not larger, because the lines of a larger chunk would survive a garbage collection, and then each collection scans
+all objects of Airflow."""
 TAILS = tuple(500 * 2**n for n in range(13))
-"""Frames from the end in which the place is searched for before the whole margin is read: the engine finds the end of a
-log backwards and fast, but reads through all of it to find a time."""
+"""Tails, in frames, that are searched for the position before the whole margin is read. The engine finds the end of a
+log fast, but reads all of it to find a time."""
 FAST_FRAMES = 4_000
-"""What writes fast has written so much again."""
+"""Shortest tail for a container that writes fast."""
 STEP_FRAMES = 500
 NARROW_FRAMES = 8_000
-"""So many frames before the place may be read in vain; else a shorter tail is asked for, of which one frame is read."""
+"""Maximum number of frames read before the requested position; otherwise a shorter tail is tried."""
 MAX_KEPT_CHARS = 1024 * 1024
-"""How much text a search for the place may hold, which is delivered as one chunk when the place is found."""
+"""Maximum text kept during a search for the position; it is delivered as one chunk when the position is found."""
 _SKEW_NS = 1_000_000_000
-"""More than a stream is ever late in the file, compared with the other."""
+"""Longer than the maximum lag between the streams in the log file."""
 CURSOR_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _GAP = "[launch] the engine has dropped lines before they were read; they were here\n"
 _NS = 1_000_000_000
@@ -54,39 +54,39 @@ class Chunk:
     lines: list[LogLine]
     cursor: dict[str, Any]
     at_end: bool
-    """All that the engine had when it was asked."""
+    """All lines up to the time of the request were read."""
     partial: bool
-    """There is text without its line feed."""
+    """There is text without a line feed at the end."""
 
 
 @dataclass
 class _Answer:
-    """An answer of which a part was read."""
+    """A response that was read in part."""
 
     response: Response
     frames: Iterator[Frame]
     reader: LineReader
     complete: bool
-    """The container had ended before it was asked for; otherwise it ends where the log ended then."""
-    brought: int = 0
-    """Lines so far."""
+    """The container had ended before the request; otherwise the response ends at the end of the log at that time."""
+    delivered: int = 0
+    """Number of lines so far."""
     first: Frame | None = None
-    """The first frame, where the place was searched for."""
+    """The first frame, if the position was searched for."""
     lines: list[LogLine] = field(default_factory=list)
-    """Read while the place was searched for."""
+    """Lines read during the search for the position."""
     has_gap: bool = False
-    """It was reported that lines are missing."""
+    """Missing lines were reported."""
 
 
 class LogReader:
-    """Reads logs of containers; keeps a few answers open between two reads, so that a long log is read once."""
+    """Reads logs of containers; keeps a few responses open between reads, so that a long log is read only once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._open: OpenAnswers[_Answer] = OpenAnswers()
 
     def close(self) -> None:
-        """Drop the open answers."""
+        """Close the open responses."""
         self._open.close()
 
     def read(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
@@ -94,11 +94,11 @@ class LogReader:
 
         Args:
             container: its id.
-            cursor: of an earlier chunk of the container; empty: from the first line on.
-            complete: the container had ended before this call, so nothing is added any more.
+            cursor: of an earlier chunk of the container; empty: start at the first line.
+            complete: the container had ended before this call, so its log is complete.
 
         Raises:
-            NotFoundError: there is no such container.
+            NotFoundError: the container does not exist.
         """
         cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
         answer = self._open.take(container, cursor)
@@ -111,21 +111,21 @@ class LogReader:
             if at_end:
                 lines += answer.reader.end(complete=complete and answer.complete)
         except (OSError, ValueError) as error:
-            # urllib3's and requests' errors are OSErrors. What came before it counts.
+            # Errors of urllib3 and requests are OSErrors. Lines before the error are delivered.
             cut_off = True
             answer.response.close()
             if not lines:
                 raise _cut_off(f"the log of container {container[:12]}", error) from error
         if answer.reader.gave_up() and not answer.has_gap and lines:
-            # Its log files have a size: those with the place, and what followed it, are not there any more.
+            # The log file with the position was rotated away, with the lines that followed it.
             answer.has_gap = True
             lines.insert(0, LogLine(_GAP, Stream.COMBINED, lines[0].time))
         after = cursor_after(cursor, answer.reader)
-        answer.brought += len(lines)
+        answer.delivered += len(lines)
         partial = answer.reader.pending_since is not None
         if at_end:
             answer.response.close()
-            if answer.brought > TAILS[0]:
+            if answer.delivered > TAILS[0]:
                 after["fast"] = True
             at_end = answer.complete or not complete
             if complete and at_end:
@@ -142,8 +142,8 @@ class LogReader:
         short, narrows = 0, True
         for tail in (tail for tail in TAILS if tail >= fewest):
             answer = self._answer(container, cursor, tail, complete=complete)
-            if not _begins_late(answer, cursor, tail):
-                # What a narrower one did not reach is not searched for there again.
+            if not _starts_late(answer, cursor, tail):
+                # Do not narrow again after a narrowed response did not contain the position.
                 if narrows:
                     answer = self._narrowed(answer, container, cursor, short, tail)
                 if self._reaches(answer, cursor, tail):
@@ -151,26 +151,26 @@ class LogReader:
                 narrows = False
             answer.response.close()
             if answer.first == first:
-                break  # there is no more: the place was rotated away
+                break  # the log is not longer: the position was rotated away
             first, short = answer.first, tail
         return self._answer(container, cursor, None, complete=complete)
 
     def _narrowed(self, answer: _Answer, container: str, cursor: Mapping[str, Any], short: int, tail: int) -> _Answer:
-        """Return an answer that begins not much before the place.
+        """Return a response that starts shortly before the position.
 
         Args:
-            answer: which begins before it; closed if it is not the one returned.
+            answer: a response that starts before it; closed if another one is returned.
             container: its id.
-            cursor: the place.
-            short: a tail of so many frames begins after it.
-            tail: so many are in the answer.
+            cursor: the position.
+            short: a tail of this many frames starts after it.
+            tail: number of frames in the response.
         """
-        places = places_in(cursor)
-        while places and tail - short > NARROW_FRAMES:
+        positions = positions_in(cursor)
+        while positions and tail - short > NARROW_FRAMES:
             middle = (short + tail) // 2
             narrower = self._answer(container, cursor, middle, complete=answer.complete)
             _read_ahead(narrower, 1)
-            if narrower.first and is_before({narrower.first[0]: narrower.first[1]}, places):
+            if narrower.first and is_before({narrower.first[0]: narrower.first[1]}, positions):
                 answer.response.close()
                 answer, tail = narrower, middle
             else:
@@ -184,19 +184,19 @@ class LogReader:
         return _Answer(response, frames_in(_chunks(response)), reader_from(cursor, since), complete)
 
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-        """Read up to the place from which to go on; False: the tail is too short."""
-        places = places_in(cursor)
-        begins: dict[str, int] = {}
+        """Read up to the position of the cursor; False: the tail is too short."""
+        positions = positions_in(cursor)
+        starts: dict[str, int] = {}
         read = kept = chars = 0
         while (wanted := min(STEP_FRAMES, tail - read)) > 0:
             step = _next_frames(answer, wanted)
             read += len(step)
             for stream, time, _ in step:
-                begins.setdefault(stream, time)
+                starts.setdefault(stream, time)
             answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
             chars += sum(len(line.text) for line in answer.lines[kept:])
             kept = len(answer.lines)
-            if len(step) < wanted or (places and is_before(begins, places) and answer.reader.found()):
+            if len(step) < wanted or (positions and is_before(starts, positions) and answer.reader.found()):
                 return True
             if chars > MAX_KEPT_CHARS:
                 return False
@@ -204,17 +204,17 @@ class LogReader:
 
 
 def cursor_after(before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
-    """Return the place after what a reader has delivered that went on from `before`."""
+    """Return the cursor after the lines delivered by a reader that started at `before`."""
     after: dict[str, Any] = {}
     for name in ("stdout", "stderr"):
         if (position := reader.position(name)) is not None:
             after[name] = list(position)
-    # Only what was delivered counts: text without its line feed is read again.
+    # Only delivered frames count; text without a line feed is read again.
     delivered = [after[name][0] for name in after]
     if delivered:
         newest = max([before.get("newest") or 0, *delivered])
         pending = reader.pending_since
-        # A piece of a line has the time of its first piece: the next read must begin before it.
+        # The next read must start before the first piece of an unfinished line.
         after["newest"] = newest if pending is None else min(newest, pending)
         if pending is not None:
             after["pending"] = True
@@ -222,7 +222,7 @@ def cursor_after(before: Mapping[str, Any], reader: LineReader) -> dict[str, Any
 
 
 def _next_frames(answer: _Answer, number: int) -> list[Frame]:
-    """Return so many frames, or those that are left."""
+    """Return the next `number` frames, or the remaining ones."""
     try:
         return list(islice(answer.frames, number))
     except (OSError, ValueError) as error:
@@ -231,54 +231,54 @@ def _next_frames(answer: _Answer, number: int) -> list[Frame]:
 
 
 def _cut_off(what: str, error: Exception) -> SchedulerUnavailableError:
-    # A frame that is damaged comes from the container or its log driver; only errors of the transport are an outage.
+    # Only errors of the transport are an outage; a damaged frame comes from the container or its log driver.
     kind = SchedulerUnavailableError if isinstance(error, OSError) else AppUnavailableError
     return kind(f"{what} was cut off: {error}")
 
 
-def places_in(cursor: Mapping[str, Any]) -> dict[str, int]:
-    """Return the time of the last frame delivered of each stream, where an answer can have it."""
+def positions_in(cursor: Mapping[str, Any]) -> dict[str, int]:
+    """Return the time of the last delivered frame of each stream, if a response can contain it."""
     since = max(0, cursor["newest"] - MARGIN_NS)
-    known = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
-    return {name: time for name, time in known.items() if time >= since}
+    times = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
+    return {name: time for name, time in times.items() if time >= since}
 
 
-def _begins_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-    """Return whether a tail is too short, which its first frame mostly shows: so asking for too few costs little."""
-    # A short one may be all that there is.
+def _starts_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
+    """Return whether a tail is too short; its first frame usually shows it, so a wrong guess costs little."""
+    # A short tail may be the whole log.
     wanted = tail if tail <= TAILS[0] else 1
     is_whole = _read_ahead(answer, wanted) < wanted
-    places = places_in(cursor)
-    return not is_whole and bool(places) and answer.first is not None and answer.first[1] > min(places.values())
+    positions = positions_in(cursor)
+    return not is_whole and bool(positions) and answer.first is not None and answer.first[1] > min(positions.values())
 
 
 def _read_ahead(answer: _Answer, number: int) -> int:
-    """Read so many frames without taking them, and return how many there are."""
+    """Read up to `number` frames without consuming them, and return how many there are."""
     step = _next_frames(answer, number)
     answer.frames = chain(step, answer.frames)
     answer.first = next(iter(step), None)
     return len(step)
 
 
-def is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
-    """Return whether an answer begins before the places, and not among frames of their times.
+def is_before(starts: Mapping[str, int], positions: Mapping[str, int]) -> bool:
+    """Return whether a response starts before the positions, and not among frames with the same time.
 
-    Frames of one time are distinguished by their number, which is counted anew in each answer.
+    Frames with the same time are distinguished by their ordinal, which is counted from the start of the response.
     """
-    early = min(begins.values()) + _SKEW_NS
-    return all(begins.get(name, place) < place or early < place for name, place in places.items())
+    early = min(starts.values()) + _SKEW_NS
+    return all(starts.get(name, time) < time or early < time for name, time in positions.items())
 
 
 def since_of(cursor: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return where an answer must begin that goes on from a place: in nanoseconds, and as the engine takes it."""
+    """Return where a response for this cursor must start: in nanoseconds, and as the engine's parameter."""
     newest = cursor.get("newest")
     since = 0 if newest is None else max(0, newest - MARGIN_NS)
-    # Not a float: it would lose the nanoseconds.
+    # Not a float, which would lose the nanoseconds.
     return since, None if newest is None else f"{since // _NS}.{since % _NS:09d}"
 
 
 def reader_from(cursor: Mapping[str, Any], since: int) -> LineReader:
-    """Return what reads an answer that begins at `since`, from a place on."""
+    """Return a reader for a response that starts at `since`, from the cursor on."""
     at = {name: (cursor[name][0], cursor[name][1]) if cursor.get(name) else None for name in ("stdout", "stderr")}
     return LineReader(at["stdout"], at["stderr"], since)
 

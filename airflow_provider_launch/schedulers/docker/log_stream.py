@@ -1,4 +1,4 @@
-"""Following the log of one container: frames as they come, from an exact place on."""
+"""Follows the log of one container as a stream of frames, from an exact position on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_launch.schedulers.docker.log_frames import Frame, FramePar
 from airflow_provider_launch.schedulers.docker.log_reader import (
     cursor_after,
     is_before,
-    places_in,
+    positions_in,
     reader_from,
     since_of,
 )
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
 _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
-"""Frames before the end among which the place is searched for, as the engine finds the end of a log fast, and a time
-slowly. For a log in which it was not among them, the next time among more."""
+"""Tail, in frames, that is searched for the position, because the engine finds the end of a log faster than a time. If
+the position is not found, the next tail for this log is longer."""
 _KEPT_TAILS = 1000
 
 
 class FrameLines:
-    """Lines of a followed log, see `LineParser`.
+    """Parses a followed log into lines, see `LineParser`.
 
     Args:
-        cursor: of a read of the container; empty: from the first line on.
-        is_whole: the answer has all that was written since the time of `since`, and not only the end of it.
+        cursor: of a read of the container; empty: start at the first line.
+        is_whole: the response has the whole log since the time of `since`, and not only a tail.
     """
 
     def __init__(self, cursor: Mapping[str, Any], *, is_whole: bool) -> None:
         since, self.since = since_of(cursor)
-        self.begins_late = False
-        """The answer begins among frames of the time of the place, which cannot be distinguished then."""
+        self.starts_late = False
+        """The response starts among frames with the time of the position, which cannot be distinguished."""
         self._before = cursor
         self._is_whole = is_whole
         self._frames = FrameParser()
         self._reader = reader_from(cursor, since)
         self._newest: dict[str, int] = {}
-        self._begins: dict[str, int] = {}
+        self._starts: dict[str, int] = {}
         self._is_placed = self._reader.found()
         self._early: list[LogLine] = []
 
@@ -57,33 +57,33 @@ class FrameLines:
         return lines if self._is_placed else self._placed(lines)
 
     def is_placed(self) -> bool:
-        """Whether the place was met from which to go on."""
+        """Whether the position of the cursor was reached."""
         return self._is_placed
 
     def cursor(self) -> dict[str, Any]:
-        """Return the place after the last line returned."""
+        """Return the cursor after the last line returned."""
         return cursor_after(self._before, self._reader)
 
     def refusal(self) -> str:
-        """Return nothing: the engine reports by an error what is the matter."""
+        """Return nothing, because the engine reports refusals as errors."""
         return ""
 
     def _placed(self, lines: list[LogLine]) -> list[LogLine]:
-        """Return the lines so far if the places of both streams were met, and none before."""
+        """Return the lines so far if the positions of both streams were reached, none before."""
         self._early += lines
         if self._reader.gave_up():
             raise PositionLostError
         if not self._reader.found():
             return []
-        if not self._is_whole and not is_before(self._begins, places_in(self._before)):
-            self.begins_late = True
+        if not self._is_whole and not is_before(self._starts, positions_in(self._before)):
+            self.starts_late = True
             raise PositionLostError
         self._is_placed = True
         lines, self._early = self._early, []
         return lines
 
     def _ordered(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Yield frames until one is older than one before it: when a log is rotated, the engine repeats some of it."""
+        """Yield frames until one is older than an earlier one, because the engine repeats lines after a rotation."""
         newest = self._newest
         for frame in frames:
             stream, time, _ = frame
@@ -91,8 +91,8 @@ class FrameLines:
                 if time < newest.get(stream, 0):
                     raise PositionLostError
             else:
-                # Before the place the order is that of the log, whose clock may have been set back.
-                self._begins.setdefault(stream, time)
+                # Not checked before the position, because the clock may have been set back.
+                self._starts.setdefault(stream, time)
             newest[stream] = time
             yield frame
 
@@ -106,10 +106,10 @@ class LogStreams:
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
-        """Return the log of a container from a place on; None: the connection has no sockets.
+        """Open the log of a container at a cursor; None: the connection has no sockets.
 
         Raises:
-            OSError: there is no such answer.
+            OSError: the engine did not open the stream.
         """
         tail = self._tail(container) if cursor.get("newest") is not None and not cursor.get("pending") else None
         parser = FrameLines(cursor, is_whole=tail is None)
@@ -117,11 +117,11 @@ class LogStreams:
         return None if answer is None else (answer, parser)
 
     def widen(self, container: str, parser: FrameLines) -> None:
-        """Search for the place among more of the log the next time: the parser has not found it."""
+        """Use a longer tail the next time, because the parser has not found the position."""
         with self._mutex:
             tail = self._tails.pop(container, _TAIL)
-            # A log that begins at the place is a short one, most likely.
-            is_last = tail is None or tail >= _TAIL_MAX or parser.begins_late
+            # A log that starts at the position is probably short.
+            is_last = tail is None or tail >= _TAIL_MAX or parser.starts_late
             wider = None if is_last or tail is None else tail * _TAIL_FACTOR
             self._tails[container] = wider
             if len(self._tails) > _KEPT_TAILS:

@@ -1,4 +1,4 @@
-"""Networks on a Docker engine, which refuses a name that two of them have."""
+"""Networks on a Docker engine; removes duplicates, because the engine refuses an ambiguous name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Networks:
-    """The networks of one engine; errors as of `Wire`."""
+    """The networks of one engine; raises the errors of `Wire`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def ensure(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a bridge network if there is none of that name.
+        """Create a bridge network if there is none of that name.
 
         Raises:
             SchedulerRejectedError: the engine is out of addresses.
@@ -38,9 +38,9 @@ class Networks:
         self._keep_first(found)
 
     def keep_first(self, name: str) -> bool:
-        """Remove all but the first network of a name, which must be unique to be used; False: they are not ours.
+        """Remove all but the first network of a name; False: some duplicates do not belong to the launcher.
 
-        Two launchers make it at the same moment: the engine's own check is not atomic. One of them may have died since.
+        Two launchers may have created it at the same moment, because the engine's own check is not atomic.
         """
         return self._keep_first(self._named(name))
 
@@ -56,14 +56,14 @@ class Networks:
         return bool(self._named(name))
 
     def remove(self, name: str, app_id: str) -> None:
-        """Remove the network that was made for this app."""
+        """Remove the network that was created for this app."""
         for network in self._named(name):
             if (network.get("Labels") or {}).get(Label.APP_ID) == app_id:
                 self._remove(network["Id"])
 
     def _named(self, name: str) -> list[dict[str, Any]]:
         with self._wire.request("GET", "/networks", {"filters": json.dumps({"name": [name]})}) as response:
-            # The engine's filter takes parts of names too.
+            # The engine's filter also matches parts of names.
             return [network for network in document_in(response) if network["Name"] == name]
 
     def _remove(self, network_id: str) -> None:
@@ -71,4 +71,4 @@ class Networks:
             with self._wire.request("DELETE", f"/networks/{network_id}"):
                 pass
         except (NotFoundError, SchedulerRejectedError):
-            pass  # gone, or in use by somebody
+            pass  # already removed, or in use

@@ -1,6 +1,6 @@
-"""What every observer of an app does: it reads, assesses, and does the next step that is due.
+"""The observer of apps: reads their containers, assesses them and performs the next step.
 
-Retries are made by the observers; `reconcile.assess` explains how observers keep out of each other's way.
+Observers also start retries; `reconcile.assess` explains how several observers avoid conflicts.
 """
 
 from __future__ import annotations
@@ -55,65 +55,65 @@ from airflow_provider_launch.util.threads import for_each_parallel
 log = logging.getLogger(__name__)
 
 _ROUNDS = 6
-"""Steps of one poll of an app; what is left is for the next poll."""
+"""Maximum steps in one poll of an app; the rest is left to the next poll."""
 _TAKEOVER_S = 10.0
-"""How long another observer's container may stay unstarted until its creator counts as dead."""
+"""Seconds after which the creator of an unstarted container counts as dead."""
 _IN_FLIGHT_S = 1.0
-"""How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
+"""Maximum seconds from the start of a container in the engine until the engine shows it; a rename cannot stop it."""
 _POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
-"""How often a container is inspected that was never started, at first and after long."""
+"""First and longest interval between inspections of a container that was never started."""
 _START_AGAIN_S = 0.5
-"""How long after a refusal without a reason a container is started again, once."""
+"""Pause before the only retry of a start that was refused without a reason."""
 _SOON_S = 30.0
-"""How long somebody may be about to start it."""
+"""Seconds during which a new container is inspected often, because it may be started soon."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
-"""How long the cause of a kill may come after the end; where there is a limit of memory, it is waited for longer."""
+"""Seconds until the engine reports the cause of a kill, and the longer wait for containers with a memory limit."""
 _FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
-"""Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
+"""Exit codes of containers that an engine kills when it stops or starts, or finds dead after a crash of its host."""
 _DOWN_NS = 900 * 1_000_000_000
-"""How long an engine may have been down until its start no longer counts as the reason of an end."""
+"""Maximum downtime of an engine for which its restart counts as the reason of an end."""
 
 
 class Observer:
-    """Assesses the apps of one engine and brings them on."""
+    """Assesses the apps of one engine and performs their next step."""
 
     def __init__(self, engine: Engine, catalog: Catalog, creation: Creation) -> None:
-        # What can be learnt again may go, but not between two containers of one app: a triggerer lives for months.
+        # Bounded, because a triggerer runs for months; large enough for all containers of one app.
         self.details: LRUCache[str, Detail] = LRUCache(_KEPT_CONTAINERS)
-        """What was learnt of containers, by their ids."""
+        """Details of containers by id."""
         self.ended_at: LRUCache[str, int] = LRUCache(_KEPT_CONTAINERS)
-        """When containers with exit code 0 ended, by their ids, in epoch seconds; of others the detail shows it."""
+        """End times, in epoch seconds, of containers with exit code 0 by id; for others the detail has them."""
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
         self._polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._first_polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        """When a container was first polled."""
+        """Time of the first poll of a container."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._asked: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
 
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
-        """Return how an app is and what it needs.
+        """Return the state of an app and its next step.
 
         Args:
             app: as the engine lists it.
             now: the engine's time in epoch seconds.
-            submitted: the caller is at work on the submission.
+            submitted: the caller is submitting the app.
             made: ids of containers that the caller has just created.
         """
-        self.learn_of_stops([app], now)
+        self.find_outside_stops([app], now)
         for container in to_inspect(app):
-            # What was made in this moment has nothing to report.
+            # A container that was just created has nothing to report.
             if container.id not in made:
                 self.inspect(container)
         return assess(app, Plan.of(app), self.details, now, submitted=submitted)
 
-    def learn_of_stops(self, apps: Iterable[App], now: float) -> None:
-        """Learn by one request whether programs that ended with 0 did so because somebody else stopped them.
+    def find_outside_stops(self, apps: Iterable[App], now: float) -> None:
+        """Find out, with one request, whether programs that ended with 0 were stopped from outside.
 
         Args:
             apps: as the engine lists them.
@@ -126,7 +126,7 @@ class Observer:
         since = min(container.created for container in new)
         try:
             stops = self._engine.stops([container.id for container in new], since, int(now) + 1)
-        except SchedulerRejectedError:  # a socket that does not show events
+        except SchedulerRejectedError:  # a restricted socket without events
             stops = {}
         for container in new:
             stop = stops.get(container.id)
@@ -135,48 +135,48 @@ class Observer:
             if stop is not None and (stop.by or stop.restarts):
                 self.inspect(container)
                 if container.id in self.details:
-                    known = self.details[container.id]
-                    self.details[container.id] = dataclasses.replace(known, outside=stop.by, restarts=stop.restarts)
+                    detail = self.details[container.id]
+                    self.details[container.id] = dataclasses.replace(detail, outside=stop.by, restarts=stop.restarts)
             self._asked[container.id] = True
 
-    def learn_ends(self, app: App) -> None:
-        """Learn when replicas ended of which the engine has forgotten the events, by a request for each of them."""
+    def find_ends(self, app: App) -> None:
+        """Find the end times of replicas without events, with one request for each replica."""
         for container in app.replicas():
             has_ended = not (container.live or container.unstarted)
             if has_ended and container.id not in self.details and container.id not in self.ended_at:
                 self.inspect(container)
 
     def inspect(self, container: Container) -> None:
-        """Learn the detail of a container; again while it was never started, which may change."""
-        known = self.details.get(container.id)
+        """Read the detail of a container; repeat it while the container is unstarted, because that may change."""
+        cached = self.details.get(container.id)
         moment = time.monotonic()
-        if known is not None:
-            final = known.finished or known.error or container.kind == Kind.MARK
+        if cached is not None:
+            final = cached.finished or cached.error or container.kind == Kind.MARK
             waited_s = moment - self._first_polled_at.setdefault(container.id, moment)
             pause_s = _POLL_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _POLL_AGAIN_MAX_S)
             if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
-            # The engine learns of the end and of its cause by two messages.
-            self._let_pass(_CAUSE_S)
+            # The engine gets the end and its cause in two messages.
+            self._wait_after_list(_CAUSE_S)
         try:
             document = self._engine.inspect(container.id)
             late = time.monotonic() - self._catalog.listed_at > _LIMITED_CAUSE_S
             if container.exit_code == _SIGKILL_CODE and not late and _hides_a_cause(document):
-                self._let_pass(_LIMITED_CAUSE_S)
+                self._wait_after_list(_LIMITED_CAUSE_S)
                 document = self._engine.inspect(container.id)
         except NotFoundError:
             return
         detail = Detail.of(document)
-        self.details[container.id] = self._noted(detail)
+        self.details[container.id] = self._with_restart_note(detail)
         self._polled_at[container.id] = moment
 
-    def _let_pass(self, seconds: float) -> None:
-        """Wait until the last list is so old: of many containers that ended together, one waits for all."""
+    def _wait_after_list(self, seconds: float) -> None:
+        """Wait until the last list is `seconds` old, so that containers that ended together wait only once."""
         time.sleep(max(0.0, self._catalog.listed_at + seconds - time.monotonic()))
 
-    def _noted(self, detail: Detail) -> Detail:
-        """Add that the engine was restarted, if it was: only the time of the end shows it."""
+    def _with_restart_note(self, detail: Detail) -> Detail:
+        """Add a note if the time of the end shows that the engine was restarted."""
         if detail.exit_code not in _KILLED or detail.out_of_memory or not detail.finished:
             return detail
         restarted = self._engine.started_at()
@@ -196,12 +196,12 @@ class Observer:
         mine: set[str] | None = None,
         request: DockerRequest | None = None,
     ) -> tuple[App, Assessment] | None:
-        """Do what the app needs, step by step, reading it before each; return how it is then, None: it is gone.
+        """Perform the next steps of an app; return its latest state, None: it no longer exists.
 
         Args:
             app_id: the app.
-            submitted: the caller is at work on the submission.
-            cancelled: the caller wants it to end, and gets the error if that fails.
+            submitted: the caller is submitting the app.
+            cancelled: the caller cancels the app, and gets the error if that fails.
             mine: containers that the caller has just created.
             request: of the submission.
         """
@@ -211,12 +211,12 @@ class Observer:
             apps, now = self._catalog.poll([app_id])
             app = apps.get(app_id)
             if app is None:
-                self._give_back(created, None, keep=())
+                self._remove_unneeded(created, None, keep=())
                 return None
             assessment = self.assess(app, now, submitted=submitted, made=created)
-            # While others are still to be created, what exists waits for them.
+            # Existing containers wait until all others are created.
             wanted = app.replicas() if assessment.create else assessment.start
-            self._give_back(created, app, keep=[c.id for c in wanted])
+            self._remove_unneeded(created, app, keep=[c.id for c in wanted])
             return app, assessment
 
         def act(found: tuple[App, Assessment]) -> bool:
@@ -249,7 +249,7 @@ class Observer:
         startable = [c for c in assessment.start if c.id in mine]
         for_each_parallel(lambda container: self._start(app, container), startable)
         mine -= {c.id for c in startable}
-        # Of two submitters one takes over: each would only undo what the other has begun.
+        # Containers that another submitter has adopted are skipped; otherwise two submitters would undo each other.
         others = [
             c for c in assessment.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))
         ]
@@ -257,9 +257,9 @@ class Observer:
         return bool(others)
 
     def _create(self, app: App, assessment: Assessment, request: DockerRequest, mine: set[str]) -> None:
-        """Create what the app needs next; what the engine refuses to an app that has begun ends it."""
+        """Create the next containers of the app; a refusal by the engine ends an app that has started."""
         if assessment.state is AppState.SUBMITTED:
-            self._creation.create_all(request, assessment.create, mine)  # the caller that submits it gets the error
+            self._creation.create_all(request, assessment.create, mine)  # the submitting caller gets the error
             return
         refused: dict[Attempt, LaunchError] = {}
 
@@ -277,20 +277,20 @@ class Observer:
                 self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
                 return
 
-    def _give_back(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
-        """Remove containers that this call made and that shall not start after all; what somebody has started stays."""
+    def _remove_unneeded(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
+        """Remove containers that this call created and no longer needs, unless another process started them."""
         listed = {container.id: container for container in app.all} if app else {}
         for container_id in mine - set(keep):
             mine.discard(container_id)
             container = listed.get(container_id)
-            # The new name comes first: an observer about to start it under the old one is too late then.
+            # Renamed first, so that an observer cannot start it by its old name.
             if app is None or (container is not None and container.unstarted and self._discard(container)):
                 self._engine.remove(container_id, force=False)
 
     def _start(self, app: App, container: Container) -> None:
         refusal = self._refusal_of_start(container)
         if refusal is not None:
-            # An engine that is busy for a moment refuses as well.
+            # An engine also refuses while it is busy.
             time.sleep(_START_AGAIN_S)
             refusal = self._refusal_of_start(container)
         if refusal is not None:
@@ -299,14 +299,14 @@ class Observer:
             self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
 
     def _refusal_of_start(self, container: Container) -> SchedulerRejectedError | None:
-        """Start a container; return the engine's refusal if the container itself does not show why."""
+        """Start a container; return the engine's refusal if the inspection does not show the reason."""
         try:
-            # By name: an observer that takes the container over renames it first.
+            # By name, because an observer that takes the container over renames it first.
             self._engine.start(container.name)
         except (NotFoundError, TakenError):
             return None  # taken over, or being removed
         except SchedulerRejectedError as error:
-            # Its inspection shows why, to everyone.
+            # Inspect it again, because the inspection may now show the reason.
             self._polled_at.pop(container.id, None)
             self.details.pop(container.id, None)
             with contextlib.suppress(NotFoundError):
@@ -316,12 +316,12 @@ class Observer:
         return None
 
     def _take_over(self, app: App, containers: list[Container]) -> None:
-        """Start what others have created; their own start, if it still comes, then fails."""
+        """Start containers that other processes created; a later start by their creators then fails."""
         taken: list[Container] = []
 
         def rename(container: Container) -> None:
             name = taken_name(container, uuid.uuid4().hex[:8])
-            with contextlib.suppress(NotFoundError, TakenError):  # somebody else was faster
+            with contextlib.suppress(NotFoundError, TakenError):  # another process was faster
                 self._engine.rename(container.name, name)
                 taken.append(dataclasses.replace(container, name=name))
 
@@ -335,19 +335,19 @@ class Observer:
         if not taken:
             return
         time.sleep(_IN_FLIGHT_S)
-        # Under a name that became free somebody may have made another one, and a start in flight may have met that.
+        # Another process may have created a container with the old name, and a start in flight may have started it.
         apps, _ = self._catalog.poll([app.app_id])
         counted = {container.id for container in apps[app.app_id].replicas()} if app.app_id in apps else set()
         for_each_parallel(start, [container for container in taken if container.id in counted])
 
     def _overdue(self, container: Container) -> bool:
         moment = time.monotonic()
-        # A name that changes means that somebody is at work.
+        # By name, because a changed name means that another process works on it.
         since = self._unstarted_since.setdefault(container.name, moment)
         return moment - since > _TAKEOVER_S
 
     def _discard(self, container: Container) -> bool:
-        """See that nobody starts the container any more; False: somebody else was faster."""
+        """Rename a container so that no process starts it; False: another process was faster."""
         try:
             self._engine.rename(container.name, discarded_name(container, uuid.uuid4().hex[:8]))
         except (NotFoundError, TakenError):
@@ -364,18 +364,18 @@ class Observer:
             except AppUnavailableError as error:
                 if must_report:
                     raise
-                # It runs on, and that is what observers see.
-                text = "container %s cannot be stopped, which is tried again in %.0f s: %s"
+                # It continues to run, and observers report it as running.
+                text = "container %s cannot be stopped, next try in %.0f s: %s"
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
 
         for_each_parallel(stop, due)
 
     def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
-        """Write a decision into the engine, where all observers see it; the first one counts.
+        """Store a decision in the engine for all observers; the first one counts.
 
         Raises:
-            SchedulerRejectedError: the engine has no image any more of which a container can be made.
+            SchedulerRejectedError: the engine no longer has an image from which a container can be created.
         """
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
         name, missing = mark_name(app.app_id, mark), ""
@@ -383,30 +383,30 @@ class Observer:
             try:
                 self._engine.create(name, mark_body(image, app.app_id, mark, **labels))
             except TakenError:
-                return  # somebody else decided first
+                return  # another process decided first
             except NotFoundError as error:
                 missing = str(error)
             else:
                 return
         raise SchedulerRejectedError(
-            f"it cannot be written down that app {app.app_id!r} ends ({missing or 'the Docker engine has no image'}); "
-            f"pull any image there, and try again"
+            f"cannot store the end of app {app.app_id!r} ({missing or 'the Docker engine has no image'}); "
+            f"pull any image on the engine, and try again"
         )
 
     def _images(self, app: App) -> Iterator[str]:
-        """Yield images for a mark, the surest first: somebody may have removed them, but not under what runs."""
+        """Yield images for a mark; first those of running containers, which cannot have been removed."""
         own = dict.fromkeys(c.image_id for c in sorted(app.all, key=lambda c: not c.live))
         yield from own
-        # A mark is never started, so any image will do.
+        # A mark is never started, so any image works.
         yield from [image for image in self._engine.images.ids() if image not in own][:_FOREIGN_IMAGES]
 
 
 def _first_image(app: App, role: str) -> str | None:
-    """Return the id of the image that the first attempt of a role ran: its name may mean another one by now."""
+    """Return the image id of the first attempt of a role, because the tag may have moved since."""
     found = [c for (name, _), attempts in app.attempts.items() if name == role for c in attempts]
     return min(found, key=lambda c: c.created).image_id if found else None
 
 
 def _hides_a_cause(document: Mapping[str, Any]) -> bool:
-    """Return whether a killed container may have run out of memory, and the engine does not report it (yet)."""
+    """Return whether a killed container may have run out of memory although the engine does not report it (yet)."""
     return bool((document.get("HostConfig") or {}).get("Memory")) and not document["State"].get("OOMKilled")

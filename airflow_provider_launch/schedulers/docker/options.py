@@ -16,35 +16,35 @@ APP_NETWORK, SHARED_NETWORK = "app", "launch"
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
 @dataclass(frozen=True)
 class DockerConnection(StructuredOpts):
-    """Which Docker engine, and how it is reached."""
+    """Options of a connection to a Docker engine."""
 
     host: Optional[str] = None
     """`unix:///path`, `tcp://host:port` or `ssh://user@host`. None means `DOCKER_HOST`, or the default socket. `tcp://`
-    is encrypted only where `tls_ca` or `tls_cert` is given."""
+    is encrypted only if `tls_ca` or `tls_cert` is given."""
 
     plaintext: bool = False
-    """Whether a `tcp://` host beyond this one may be reached without TLS. All that is sent can then be read on its way,
-    and a user who reaches that port is root on the engine's host."""
+    """Whether a remote `tcp://` host may be reached without TLS. All traffic can then be read on the network, and any
+    user who reaches that port is root on the engine's host."""
 
     tls_ca: Optional[str] = None
     """File of the certificate authority that signed the engine's certificate."""
 
     tls_cert: Optional[str] = None
-    """File of the client's certificate, for engines that ask for one; `tls_key` belongs to it."""
+    """File of the client's certificate, for engines that ask for one; needs `tls_key`."""
 
     tls_key: Optional[str] = None
     """File of the key of `tls_cert`."""
 
     tls_verify: Optional[bool] = None
-    """Whether the engine's certificate is checked. None means that it is, where TLS is used; with `true` a host that
-    would be reached without TLS is refused."""
+    """Whether the engine's certificate is checked. None means yes if TLS is used; `true` also refuses a host that would
+    be reached without TLS."""
 
     registry: Optional[str] = None
-    """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name or in
-    `docker login`. None means Docker Hub."""
+    """Registry of `registry_username` and `registry_password`, as in image names or `docker login`. None means Docker
+    Hub."""
 
     registry_username: Optional[str] = None
-    """User for pulls from `registry`; `registry_password` belongs to it."""
+    """User for pulls from `registry`; needs `registry_password`."""
 
     registry_password: Optional[str] = None
     """Password or token for pulls from `registry`."""
@@ -53,21 +53,21 @@ class DockerConnection(StructuredOpts):
     """UUIDs or indices of the GPUs of the engine's host that apps may use. None means none."""
 
     timeout_s: Annotated[float, Ge(1), Le(86400)] = 30.0
-    """Seconds after which a request without an answer is given up; pulls may take longer."""
+    """Timeout of a request in seconds; pulls may take longer."""
 
     max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
-    launches need no limit."""
+    """Maximum `time_limit_s` of a launch, and the default for launches without one. None means that launches need no
+    limit."""
 
     locked: Optional[list[str]] = None
-    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
-    task gives an `overlay`, which reaches past them."""
+    """Names of launch options that tasks cannot change: the value of the connection is used, or the default. If options
+    are locked, tasks cannot use an `overlay`, because it could bypass them."""
 
     def __post_init__(self) -> None:
-        """Refuse GPUs that cannot be distinguished; which an app has is kept as one text with commas."""
+        """Refuse GPU names that cannot be stored as a list with commas, and duplicates."""
         gpus = self.gpus or []
         if any(not gpu or gpu != gpu.strip() or "," in gpu for gpu in gpus):
-            raise ValueError(f"option 'gpus' names one GPU in each entry, by UUID or index; {gpus!r} is not accepted")
+            raise ValueError(f"option 'gpus' needs one GPU in each entry, by UUID or index; {gpus!r} is not accepted")
         if len(set(gpus)) < len(gpus):
             raise ValueError(f"option 'gpus' names a GPU twice: {gpus!r}")
 
@@ -75,16 +75,16 @@ class DockerConnection(StructuredOpts):
 @dataclass(frozen=True)
 class _RunOpts(StructuredOpts):
     pull: Literal["missing", "always", "never"] = "missing"
-    """When images are pulled: where the engine lacks them, at each launch, or never."""
+    """When images are pulled: if the engine lacks them, at each launch, or never."""
 
     copy_env: Optional[list[str]] = None
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` and
     `_AIRFLOW*` are never copied."""
 
     network: Optional[str] = None
-    """Network of the replicas: `launch` is shared by all apps and made if missing, `app` gives the app one of its own,
-    `none`, `host` and `bridge` are Docker's, any other name must exist. None means `launch` for apps of several
-    replicas, which find each other there by name, and the faster `bridge` for one alone."""
+    """Network of the replicas: `launch` is shared by all apps and created if missing, `app` is a separate one for the
+    app, `none`, `host` and `bridge` are Docker's, any other name must exist. None means `launch` for apps of several
+    replicas, which reach each other there by name, and the faster `bridge` for a single replica."""
 
     user: Optional[str] = None
     """User, or `user:group`, that runs the program. None means the image's own."""
@@ -111,28 +111,28 @@ class _RunOpts(StructuredOpts):
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
     labels: Optional[dict[str, str]] = None
-    """Labels of the containers, beside the launcher's."""
+    """Labels of the containers, in addition to the launcher's."""
 
     log_max_mb: Annotated[int, Ge(1)] = 500
-    """Size in MB at which the engine begins the next log file of a replica. Lines that are rotated away before they
-    were read are lost, so it must be large compared to what a replica writes in some seconds."""
+    """Size in MB at which the engine starts the next log file of a replica. Lines that are rotated away before they
+    were read are lost, so it must be much larger than the output of a replica in some seconds."""
 
     log_max_files: Annotated[int, Ge(2)] = 3
-    """Log files kept for each replica; the lines of older ones are lost."""
+    """Number of log files kept for each replica; the lines of older ones are lost."""
 
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 
     on_outside_stop: Literal["fail", "accept"] = "fail"
-    """What it means when a program ends with 0 because somebody else has stopped its container: a failure, or what the
-    exit code shows."""
+    """The state of a replica that exits with 0 after an outside stop of its container: `fail` means FAILED, `accept`
+    means SUCCEEDED."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """Seconds after which the app is ended as FAILED, counted from its submission, by its followers: the engine
-    itself has no such limit. None means no limit."""
+    """Seconds after its submission when the app is ended as FAILED. Its followers enforce this, because the engine has
+    no such limit. None means no limit."""
 
 
 # The options of workspaces come last in forms and pages.
 @dataclass(frozen=True)
 class DockerOpts(ImageWorkspaceOpts, _RunOpts):
-    """How one launch runs in containers."""
+    """Options of one launch on `docker`."""

@@ -1,4 +1,4 @@
-"""What another user of the engine did to a container, by its events and its uptime: pure."""
+"""Outside stops and restarts of containers, found in events and uptimes: pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 from cachetools import LRUCache
 
 _DEADLY = {str(one.value): one.name for one in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)}
-"""Signals that ask a program to end; others, as SIGHUP, mean something else to many programs."""
+"""Signals that ask a program to end; others, such as SIGHUP, have other meanings for many programs."""
 
 
 @dataclass
 class OutsideStop:
-    """How a container was ended that nobody here has ended."""
+    """How a container was ended by another user or process."""
 
     by: str = ""
     """Name of the signal. Empty: it has ended by itself."""
     restarts: int = 0
-    """How often it was restarted before."""
+    """Number of restarts before."""
     ended_at: int | None = None
-    """When it ended last, in epoch seconds by the engine's clock. None: the engine does not remember it."""
+    """Time of its latest end, in epoch seconds by the engine's clock. None: the engine no longer has it."""
 
 
-def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
-    """Add what an event shows; return the id of the container if it has ended by itself, else nothing.
+def add_event(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
+    """Add an event to `found`; return the id of the container if it has ended by itself, else an empty text.
 
-    Of one that was killed it is not certain yet: a restart begins with a kill, too.
+    The end of a killed container is not certain yet, because a restart also starts with a kill.
     """
-    # Newer engines name it only there.
+    # Newer engines have the id only there.
     actor = event.get("Actor") or {}
     container, action = str(actor.get("ID") or ""), event.get("Action")
     stop = found.setdefault(container, OutsideStop())
@@ -63,13 +63,11 @@ class Uptimes:
         self._seen: LRUCache[str, tuple[float, int, int]] = LRUCache(_KEPT_CONTAINERS)
 
     def restarts(self, row: Mapping[str, Any], at: float) -> int:
-        """Return how often the container of a row was seen to begin anew.
-
-        Its program begins once; an observer that sees it run for a shorter time than before sees another start.
+        """Return how many restarts of a container were seen: its uptime is shorter than before.
 
         Args:
             row: of the list.
-            at: the engine's time of the list in epoch seconds; an older list of another thread may come later.
+            at: the engine's time of the list in epoch seconds; other threads may pass older lists later.
         """
         up_s = _up_s(row.get("Status") or "")
         with self._lock:

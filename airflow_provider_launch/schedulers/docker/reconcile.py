@@ -1,13 +1,13 @@
-"""From containers to the state of an app, and to what it needs next: pure, from nothing but what is true now.
+"""Decides the state of an app and its next step from its current containers: pure.
 
 Any number of observers may poll an app at once, and any of them may stall between a read and a change. Three rules
-keep them from doing harm:
+avoid conflicts:
 
-* A name is created once, and who created a container starts it, after another poll.
-* From a decisive moment on (a mark, or the failure that ends an attempt) no container of the attempt may be started.
-  One that was created before it is discarded; one that was created later cannot be started, since its creator checks
-  again first.
-* What ended before the mark ended by itself; what ended after it was stopped.
+* A name is created once, and the creator of a container starts it, after another poll.
+* After a decisive moment (a mark, or the failure that ends an attempt) no container of the attempt may be started.
+  A container that was created before is discarded; one that was created later is not started, because its creator
+  polls again first.
+* A container that ended before the mark ended by itself; one that ended after it was stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Attempt = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class EndMark:
-    """The decision that ends an attempt of the app, as it is written into the engine."""
+    """The decision that ends an attempt of the app, as it is stored in the engine."""
 
     app_attempt: int
     decision: str
@@ -47,12 +47,12 @@ class EndMark:
 
 @dataclass
 class Assessment:
-    """What is true of an app, and what an observer has to do about it."""
+    """The state of an app, and the next step for an observer."""
 
     state: AppState
     msg: str = NONE
     phases: dict[tuple[str, int], Phase | None] = field(default_factory=dict)
-    """Of each replica; None: its container has been removed from outside."""
+    """Phase of each replica; None: its container was removed from outside."""
     mark: EndMark | None = None
     stop: list[Container] = field(default_factory=list)
     discard: list[Container] = field(default_factory=list)
@@ -71,9 +71,9 @@ def end_mark(app_attempt: int) -> str:
 
 
 def to_inspect(app: App) -> list[Container]:
-    """Return the containers of which the list does not report enough.
+    """Return the containers that must be inspected, because the list does not report enough.
 
-    Of failed ones: why. Where there are marks: what was before them. Of those never started: whether that was tried.
+    Failed ones for the cause, ended ones of an app with marks for their times, unstarted ones for a failed start.
     """
     marks = list(app.marks.values())
     return [
@@ -83,7 +83,7 @@ def to_inspect(app: App) -> list[Container]:
 
 
 def ended_well(app: App) -> list[Container]:
-    """Return the containers of the present attempt that have just ended with 0, and that we have not ended."""
+    """Return the containers of the current attempt that have just ended with 0 and were not stopped by the launcher."""
     number = app.app_attempt()
     if {CANCEL, end_mark(number)} & set(app.marks):
         return []
@@ -92,24 +92,24 @@ def ended_well(app: App) -> list[Container]:
 
 
 def is_lasting(app: App) -> bool:
-    """Return whether an assessment that leaves nothing to do stands until the list shows something else."""
+    """Return whether an assessment without a next step remains valid until the list changes."""
     return Plan.of(app).time_limit_s is None and not to_inspect(app)
 
 
 def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Assessment:
-    """Return the assessment on an app.
+    """Return the assessment of an app.
 
     Args:
         app: its containers.
         plan: of its record.
-        details: container id to detail, as far as known.
+        details: container id to detail, if it was inspected.
         now: epoch seconds by the engine's clock.
-        submitted: the caller is at work on the submission, so what was never begun may be.
+        submitted: the caller is submitting the app, so its first containers may be started.
     """
     assessment = _Assessor(app, plan, details, now, submitted=submitted).assessment()
     if app.record is not None or not (assessment.create or assessment.start):
         return assessment
-    # What the containers were made from is gone.
+    # The record with the app's request no longer exists.
     why = f"{assessment.msg}; not possible: the record of the app was removed from outside"
     live = any(c.live for c in app.replicas())
     return Assessment(AppState.RUNNING if live else AppState.FAILED, why, assessment.phases)
@@ -124,7 +124,7 @@ class _Assessor:
         self.submitted = submitted
         self.number = app.app_attempt()
         self.cancel = app.marks.get(CANCEL)
-        # Of the next attempt, if none of its containers could be created: it ends the app before that begins.
+        # The mark of the next attempt exists if its containers could not be created; it ends the app.
         self.refused = app.marks.get(end_mark(self.number + 1))
         ended = app.marks.get(end_mark(self.number))
         self.end = self.refused or ended
@@ -133,14 +133,14 @@ class _Assessor:
             for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
         }
         flat = [c for attempts in self.current.values() for c in attempts]
-        self.began = app.begun >= self.number or any(not c.unstarted or self._failed_start(c) for c in flat)
+        self.has_started = app.started >= self.number or any(not c.unstarted or self._failed_start(c) for c in flat)
         self.live = [c for c in app.replicas() if c.live]
         self.marked_at = min((self._created(m) for m in (self.cancel, self.refused, ended) if m), default=None)
 
     def assessment(self) -> Assessment:
         phases = {key: self._phase(key, attempts) for key, attempts in self.current.items()}
         decision = self._decision(phases)
-        # Of a cancelled app what had already failed for good keeps its reason.
+        # A failure before the cancel keeps its reason.
         ended = decision.next in {RetryAction.FAIL, RetryAction.RESTART_APP} or self.cancel is not None
         unstarted = [
             c for attempts in self.current.values() for c in attempts if c.unstarted and not self._failed_start(c)
@@ -160,13 +160,13 @@ class _Assessor:
             return self._ending(phases, unstarted, decision, FAIL)
         if decision.next is RetryAction.RESTART_APP:
             return self._ending(phases, unstarted, decision, _RESTART)
-        return self._going_on(phases, decision)
+        return self._continuing(phases, decision)
 
-    # ---- what is -----------------------------------------------------------------------------------------------------
+    # ---- current state -----------------------------------------------------------------------------------------------
 
     def _created(self, container: Container) -> int:
         detail = self.details.get(container.id)
-        # The list knows whole seconds only.
+        # The list has whole seconds only.
         return detail.created if detail else container.created * _NS
 
     def _finished(self, container: Container) -> int:
@@ -179,7 +179,7 @@ class _Assessor:
 
     def _phase(self, key: tuple[str, int], attempts: list[Container]) -> Phase | None:
         if not attempts:
-            return None if self.began and (*key, self.number) not in self.app.discarded else Phase.WAITING
+            return None if self.has_started and (*key, self.number) not in self.app.discarded else Phase.WAITING
         newest = attempts[-1]
         if newest.unstarted:
             return Phase.FAILED if self._failed_start(newest) else Phase.WAITING
@@ -201,7 +201,7 @@ class _Assessor:
         detail = self.details.get(container.id)
         if detail is None or not detail.finished:
             return False
-        # Who removes a live one by force kills it, and how it would have ended is not known.
+        # A forced removal of a live container kills it, so its own result is unknown.
         return not detail.removing or detail.exit_code != _SIGKILL_CODE or detail.out_of_memory
 
     def _exit_code(self, container: Container) -> int | None:
@@ -237,7 +237,7 @@ class _Assessor:
         moments = [self.marked_at] if self.marked_at is not None else []
         if decision.cause is not None:
             cause = self.current[decision.cause.role, decision.cause.replica]
-            # 0: it could not be started, so when it failed is not known, and nothing counts as late.
+            # 0: it could not be started, so the time of the failure is unknown, and no container counts as late.
             if finished := self._finished(cause[-1]):
                 moments.append(finished)
         return min(moments, default=None)
@@ -248,9 +248,9 @@ class _Assessor:
             return False
         if self.end is not None:
             return self._created(self.end) < self._created(self.cancel)
-        return decision.cause is not None  # a failure after the mark is a stop, and no cause
+        return decision.cause is not None  # a failure after the mark counts as a stop, not as a cause
 
-    # ---- what follows ------------------------------------------------------------------------------------------------
+    # ---- next step ---------------------------------------------------------------------------------------------------
 
     def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Assessment:
         if phases and all(phase is Phase.SUCCEEDED for phase in phases.values()):
@@ -276,7 +276,7 @@ class _Assessor:
             if self.end is None and decision.cause is not None:
                 container = self.current[decision.cause.role, decision.cause.replica][-1]
                 if self._stopped_by(container):
-                    # The engine forgets who stopped it, and its exit code shows no failure.
+                    # Stored, because the engine forgets the outside stop, and the exit code shows no failure.
                     assessment.mark = EndMark(self.number, kind, cause)
             return assessment
         # All containers of this attempt have ended, so the next one overlaps with none of them.
@@ -292,17 +292,19 @@ class _Assessor:
         text = ending_text(end_of(container, self.details.get(container.id)))
         return failure_message(container.role, container.replica, text, container.app_attempt + container.attempt)
 
-    def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Assessment:
+    def _continuing(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Assessment:
         lost = next((key for key, phase in phases.items() if phase is None), None)
         if lost is not None:
-            # Whether it ran, and how it ended, is not known: a second run could be one too many.
+            # It is unknown whether it ran and how it ended, so it is not started again.
             state = AppState.RUNNING if self.live else AppState.UNKNOWN
             container = f"the container of {lost[0]}/{lost[1]}"
-            gone = not self.current[lost]
-            msg = f"lost: {container} was removed from outside" if gone else f"deleting: {container} is being removed"
+            is_gone = not self.current[lost]
+            msg = (
+                f"lost: {container} was removed from outside" if is_gone else f"deleting: {container} is being removed"
+            )
             return Assessment(state, msg, phases)
         assessment = Assessment(self._state_of_live(), phases=phases)
-        if not self.began and self.number == 0 and not self.submitted:
+        if not self.has_started and self.number == 0 and not self.submitted:
             return assessment
         for role, k, attempt in decision.start:
             attempts = self.current[role, k]
@@ -311,15 +313,15 @@ class _Assessor:
                 assessment.create.append((role, k, self.number, attempt))
             else:
                 assessment.start.append(existing)
-        if not self.began and assessment.create:
-            # An attempt of the app begins when all of it exists.
+        if not self.has_started and assessment.create:
+            # An attempt of the app starts when all its containers exist.
             assessment.start = []
         if decision.cause is not None:
             assessment.msg = f"{self._cause(decision)}, started again"
         return assessment
 
     def _state_of_live(self) -> AppState:
-        if not self.began and self.number == 0:
+        if not self.has_started and self.number == 0:
             return AppState.SUBMITTED
         if self.live and all(c.state == "restarting" for c in self.live):
             return AppState.PENDING

@@ -1,4 +1,4 @@
-"""From an app to the containers that Docker is asked for: pure."""
+"""Builds the bodies of an app's containers: pure."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
 from airflow_provider_launch.util.untrusted import parse_json
 
-RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
+RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which has no other users
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 OVERLAY_KIND = "Container"
-"""The overlay of the body that creates a container, as the engine's API spells it."""
+"""Kind of the overlay of the body that creates a container, in the engine's API."""
 REQUEST_ENV = "LAUNCH_REQUEST"
-"""Variable of the record container that holds the request; the list of containers does not repeat it each time."""
+"""Variable of the record container with the request. Not a label, because lists of containers repeat labels."""
 _GIVEN = ("HOSTNAME",)
-"""Variables that the engine gives to containers; others find a replica by that name."""
+"""Variables that the engine sets in containers; other replicas find a replica by its host name."""
 _MB = 1024 * 1024
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
 _NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _TAG = r"(?::\w[\w.-]{0,127})?"
 _DIGEST = r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
-# Newer engines also know a registry by its capital letters.
+# Newer engines also recognize a registry by its capital letters.
 _REGISTRY = rf"(?:(?=[^/]*[.:A-Z][^/]*/|localhost/){_HOST}(?::[0-9]+)?/)?"
 _IMAGE = re.compile(rf"{_REGISTRY}{_NAME}(?:/{_NAME})*{_TAG}{_DIGEST}|sha256:[0-9a-f]{{12,64}}", re.ASCII)
-"""What can name an image: the grammar of the distribution project, as all engines read it."""
+"""Valid image names: the grammar of the distribution project, which all engines use."""
 _MAX_REQUEST, _MAX_DEPTH = 256 * _MB, 500
 NO_NETWORK, HOST_NETWORK = "none", "host"
 NAMELESS = {NO_NETWORK, HOST_NETWORK, "bridge", "default"}
-"""Docker's own networks, in which containers cannot find each other by name."""
+"""Docker's own networks, in which containers cannot reach each other by name."""
 
 
 @dataclass
@@ -68,31 +68,31 @@ class DockerRole(RoleRequest):
     gpu: int
     """GPUs of each replica."""
     body: dict[str, Any]
-    """What all containers of the role have in common, as the engine's API spells it."""
+    """Fields that all containers of the role share, in the engine's API."""
     overlays: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Kind to patch of what is sent."""
+    """Kind of overlay to its patch of the request body."""
 
 
 @dataclass
 class DockerRequest(AppRequest[DockerRole]):
-    """All that is needed to run the app, as the record container keeps it."""
+    """All that is needed to run the app, as it is stored in the record container."""
 
     pull: str
     platform: str | None
     network: str
-    """Name of the network; made if missing where `own_network` shows it."""
+    """Name of the network; created if missing and `own_network` is set."""
     own_network: bool
     rank0_host: str
     labels: dict[str, str] = field(default_factory=dict)
-    """Of the task and of the user."""
+    """Labels of the task and of the user."""
     on_outside_stop: str = "fail"
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Image with a workspace to the (repository, tag) under which it is pushed when the app is submitted."""
+    """Workspace image to the (repository, tag) to which it is pushed when the app is submitted."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without what is pushed before the app exists."""
+        """Return the request as plain JSON, without the images to push."""
         document = super().to_json()
         del document["images_to_push"]
         return document
@@ -104,15 +104,15 @@ def build_request(
     """Return the request for `app`.
 
     Args:
-        app: the app; left as it is.
+        app: the app; not changed.
         opts: options of this launch.
-        app_id: its id, valid as the beginning of a container's name.
+        app_id: its id, valid as a prefix of container names.
         environ: variables of the launcher.
-        gpus: devices that the engine's host offers.
+        gpus: GPUs of the engine's host.
 
     Raises:
-        UnsupportedError: a role wants what Docker cannot give.
-        InvalidAppError: a role has no image or one that cannot exist, or roles or ports cannot be distinguished.
+        UnsupportedError: a role uses a feature that Docker lacks.
+        InvalidAppError: a role has no image or an invalid one, or roles or ports cannot be distinguished.
     """
     refuse_equal_port_variables(app)
     refuse_own_labels("option labels", opts.labels)
@@ -157,15 +157,15 @@ def build_request(
 
 
 def request_from(document: Mapping[str, Any]) -> DockerRequest:
-    """Return the request that `to_json` gave."""
+    """Return the request from the result of `to_json`."""
     return request_from_json(DockerRequest, DockerRole, document)
 
 
 def request_in(record: Mapping[str, Any]) -> DockerRequest:
-    """Return the request that is kept in the record container, from its inspection.
+    """Return the request from the inspection of the record container.
 
     Raises:
-        DamagedError: it is not what we write.
+        DamagedError: the request is damaged.
     """
     prefix = f"{REQUEST_ENV}="
     with readable("the record of the app"):
@@ -186,19 +186,19 @@ def record_body(request: DockerRequest) -> dict[str, Any]:
 def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, Any]:
     """Return the body of a mark. It is never started."""
     name = naming.mark_name(app_id, mark)
-    known = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.NAME: name, Label.MARK: mark}
-    return _inert_body(image, {**naming.UNSET, **known, **labels}, [])
+    own = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.NAME: name, Label.MARK: mark}
+    return _inert_body(image, {**naming.UNSET, **own, **labels}, [])
 
 
 def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int) -> dict[str, Any]:
-    """Return the body that creates one attempt of one replica, as it is sent."""
+    """Return the request body that creates one attempt of one replica."""
     values = macros.Values(img_root="", app_id=request.app_id, replica_id=str(k), rank0_env=RANK0_ENV)
     body = _own_body(request, role, k, app_attempt, attempt, values)
     return patched(body, role.overlays.get(OVERLAY_KIND, {}), values, f"role {role.name!r}: overlay {OVERLAY_KIND}")
 
 
 def refuse_broken_overlays(request: DockerRequest) -> None:
-    """Refuse overlays that do not fit, or that change what the launcher relies on.
+    """Refuse overlays that do not fit, or that change fields which the launcher itself sets.
 
     Raises:
         InvalidAppError: names role and field.
@@ -248,13 +248,13 @@ def _own_body(
         Label.ATTEMPT: str(attempt),
     }
     if request.network != HOST_NETWORK:
-        # What a program publishes as its own name is then the name by which others find it.
+        # So that a program which publishes its host name can be reached by it.
         body["Hostname"] = naming.alias(request.app_id, role.slug, k)
     if request.network not in NAMELESS:
         names = [naming.alias(request.app_id, role.slug, k)]
         body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
     if devices := request.gpus.get(f"{role.name}/{k}"):
-        # As of the record of all: a prune of what does not run takes that, and not what uses them.
+        # In addition to the record, because a prune removes the record, but not a running container.
         body["Labels"][Label.GPUS] = ",".join(devices)
         # A count would give devices 0..n-1 to every container.
         body["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": devices, "Capabilities": [["gpu"]]}]
@@ -262,7 +262,7 @@ def _own_body(
 
 
 def format_request(request: DockerRequest) -> str:
-    """Return the request for people, with secrets masked."""
+    """Return the request as readable text, with secrets masked."""
     detail = f" on network {request.network}, pull {request.pull}"
     lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
     for role in request.roles:
@@ -304,20 +304,20 @@ def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
         Label.KIND: kind,
         Label.APP_ID: request.app_id,
         Label.SPEC_HASH: request.spec_hash,
-        # On each container: a prune takes the record, which never runs, and must not take the outcome with it.
+        # On each container, because a prune removes the record, and the state must still be readable.
         Label.PLAN: json.dumps(plan, separators=(",", ":")),
     }
 
 
 def _inert_body(image: str, labels: dict[str, str], env: list[str]) -> dict[str, Any]:
-    # A command is demanded at creation, also of an image without one.
+    # The engine needs a command at creation, also for an image without one.
     return {"Image": image, "Cmd": ["true"], "Env": env, "Labels": labels, "HostConfig": {"NetworkMode": NO_NETWORK}}
 
 
 def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
     host: dict[str, Any] = {
         "NetworkMode": network,
-        # Retries are ours to count: the engine's own counter starts anew when the engine does.
+        # Observers count retries, because the engine's own counter is reset when the engine restarts.
         "RestartPolicy": {"Name": "no"},
         "AutoRemove": False,
         "Init": opts.init,
@@ -351,7 +351,7 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
         ]
     body: dict[str, Any] = {
         "Image": role.image,
-        # `docker stop` by hand waits as long as we do.
+        # So that a manual `docker stop` uses the same grace time.
         "StopTimeout": math.ceil(opts.grace_s),
         "HostConfig": host,
     }
@@ -368,7 +368,7 @@ def _network(app: AppDef, opts: DockerOpts, app_id: str) -> str:
         return "bridge" if alone else SHARED_NETWORK
     if opts.network == APP_NETWORK and app_id in {*NAMELESS, SHARED_NETWORK}:
         raise InvalidAppError(
-            f"app {app_id!r} cannot have a network of its own: there is one of that name; choose another id"
+            f"app {app_id!r} cannot have its own network, because that name is reserved; choose another id"
         )
     return app_id if opts.network == APP_NETWORK else opts.network
 
@@ -399,16 +399,16 @@ def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
     for role in app.roles:
         if any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
             raise UnsupportedError(
-                f"role {role.name!r} uses macros.rank0_env, and on network {network!r} of 'docker' no replica finds "
-                f"another by name; use the network 'launch' or 'app'"
+                f"role {role.name!r} uses macros.rank0_env, but on network {network!r} of 'docker' replicas cannot "
+                f"reach each other by name; use the network 'launch' or 'app'"
             )
 
 
 def _refuse_no_image(role: Role) -> None:
-    # Newer engines answer "No such image" to what older ones call an invalid name.
+    # Newer engines respond to an invalid name with "No such image".
     if not _IMAGE.fullmatch(role.image):
         raise InvalidAppError(
-            f"role {role.name!r}: image {role.image!r} is not a valid name of an image; write name:tag or "
+            f"role {role.name!r}: image {role.image!r} is not a valid image name; write name:tag or "
             f"registry/name:tag, with lower-case letters in the name"
         )
 
@@ -423,5 +423,5 @@ def _refuse_unsupported(role: Role, network: str) -> None:
     if network == "host" and 0 in role.port_map.values():
         raise UnsupportedError(
             f"role {role.name!r}: on network 'host' of 'docker' a free port cannot be chosen; "
-            f"give port_map a fixed one, or use the network 'launch'"
+            f"set a fixed port in port_map, or use the network 'launch'"
         )

@@ -1,7 +1,7 @@
-"""The Docker scheduler: apps as containers of one engine.
+"""The Docker scheduler: runs apps as containers of one engine.
 
-All truth is in the engine, so any process that reaches it sees the same apps. What is here answers the `Scheduler`
-interface; a submission is made by `creation`, apps are read by `catalog`, and `observer` brings an app on.
+All state is in the engine, so all processes that reach it see the same apps. This module implements the `Scheduler`
+interface; `creation` creates the containers, `catalog` lists apps, and `observer` performs their next step.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ log = logging.getLogger(__name__)
 
 _START_S, _RIVAL_S = 2.0, 0.5
 _REMOVALS = 5
-"""Rounds of a deletion, as long as a submitter creates containers at the same time."""
+"""Maximum rounds of a deletion, because a submitter may create containers at the same time."""
 _KEPT_ERROR_FILES, _KEPT_RESPONSES = 200, 5000
 _GRACE_S = 60.0
 _LATE_S = 0.05
-"""How long after its time limit an app is asked for: not a moment before it is over."""
+"""Seconds after its time limit when an app is polled, so that the limit has certainly passed."""
 _MAX_ERROR_FILE = 64 * 1024
 
 
 class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerConnection, DockerRequest]):
-    """Runs each attempt of each replica as a container of its own, which stays until the app is deleted."""
+    """Runs each attempt of each replica as a separate container, which is kept until the app is deleted."""
 
     name: ClassVar[str] = "docker"
     opts_type = DockerOpts
@@ -132,7 +132,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         self._logs = AttemptsLog(self.engine)
         self._error_files: LRUCache[str, str] = LRUCache(_KEPT_ERROR_FILES)
         self._freed: LRUCache[str, bool] = LRUCache(_KEPT_RESPONSES)
-        """Apps that have ended, and whose networks were removed."""
+        """Ended apps whose networks were removed."""
         self._responses: LRUCache[str, tuple[App, DockerRequest | None, DescribeAppResponse]] = LRUCache(
             _KEPT_RESPONSES
         )
@@ -161,7 +161,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:  # noqa: ARG002 - a hook
         if cfg.get("build_host") and not cfg.get("image_repo") and any(role.workspace for role in app.roles):
             raise InvalidAppError(
-                "option build_host names another engine than that of the connection, which must pull what is built "
+                "option build_host names another engine than the connection, so images must be pushed to be pulled "
                 "there; set image_repo, or leave build_host out"
             )
 
@@ -175,24 +175,24 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 self._creation.create_all(request, first_attempts(request), mine)
             except LaunchError as error:
                 if not isinstance(error, SchedulerUnavailableError):
-                    self._creation.take_back(request, mine)
+                    self._creation.undo(request, mine)
                     self._catalog.forget(request.app_id)
                 raise
         app_id = dryrun_info.request.app_id
         how: dict[str, Any] = {"submitted": True, "mine": mine, "request": dryrun_info.request}
         found = self._observer.work(app_id, **how)
         while found is not None and any(container.taken for container in found[1].start):
-            # Another submitter has taken it over. If it has died since, the app is started in its place.
+            # Another submitter has taken it over. If that one has died, this loop starts the app.
             time.sleep(_RIVAL_S)
             found = self._observer.work(app_id, **how)
         if found is None or found[0].record is None:
-            with contextlib.suppress(LaunchError):  # nothing starts them without a record
+            with contextlib.suppress(LaunchError):  # without a record no process starts them
                 for_each_parallel(lambda container: self.engine.remove(container, force=False), mine)
             raise deleted_meanwhile(app_id)
         return app_id
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
-        """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
+        """Create the record of the app and return its request; None: the record of the same app already exists."""
         if any(role.gpu for role in request.roles):
             return self._claim_gpus(request)
         if self._create_record(request) is None:
@@ -201,32 +201,32 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return request
 
     def _claim_gpus(self, request: DockerRequest) -> DockerRequest | None:
-        """Do the same for an app with GPUs; the record keeps which."""
+        """Do the same for an app with GPUs, whose record also stores the GPUs."""
         while True:
             app = self._catalog.poll([request.app_id])[0].get(request.app_id)
-            known = app.record if app else None
+            existing = app.record if app else None
             try:
-                if known is None:
+                if existing is None:
                     leased = self._leases.lease(request)
                     record = self._create_record(leased)
                 else:
-                    document, record = self.engine.inspect(known.id), known.id
+                    document, record = self.engine.inspect(existing.id), existing.id
                     self._refuse_other(request, document["Config"]["Labels"])
                     leased = request_in(document)
             except NotFoundError:
-                continue  # removed in this moment
+                continue  # it has just been removed
             if app is not None and app.replicas():
                 return None
-            # Also of a record that was there: its creator may have died before searching for rivals.
+            # Also for an existing record, whose creator may have died before it searched for rivals.
             if record is not None and not self._leases.has_rival(leased, record):
                 self._catalog.remember(leased)
-                return leased if known is None else None
+                return leased if existing is None else None
             if record is not None:
                 self.engine.remove(record)
-            self._leases.step_back()
+            self._leases.back_off()
 
     def _create_record(self, request: DockerRequest) -> str | None:
-        """Return the id of the new record; None: it exists, and is of the same app."""
+        """Return the id of the new record; None: the record of the same app already exists."""
         try:
             return self._creation.create(request, request.app_id, record_body(request))
         except BadRequestError as error:
@@ -239,7 +239,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _refuse_other(self, request: DockerRequest, labels: Mapping[str, str]) -> None:
         if labels.get(Label.APP_ID) != request.app_id:
             raise AppConflictError(
-                f"the engine has a container {request.app_id!r} that is no app of the launcher; nothing was "
+                f"the engine has a container {request.app_id!r} that does not belong to the launcher; nothing was "
                 f"started. Remove it, or choose another id"
             )
         refuse_other_spec(self.backend, request.app_id, request.spec_hash, labels.get(Label.SPEC_HASH))
@@ -252,28 +252,28 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             return {}
         with self._catalog.mutex:
             apps, now = self._catalog.poll(ids)
-            # Roles, metadata and old ends cost an inspection, once; the states of many are reported without them.
+            # Roles, metadata and old end times need one inspection each, so they are only read for a single app.
             alone = apps.get(ids[0]) if len(ids) == 1 else None
             if alone is not None:
                 self._catalog.request(alone)
-            self._observer.learn_of_stops((apps[app_id] for app_id in ids if app_id in apps), now)
+            self._observer.find_outside_stops((apps[app_id] for app_id in ids if app_id in apps), now)
             if alone is not None:
-                self._observer.learn_ends(alone)
+                self._observer.find_ends(alone)
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
-        request = self._catalog.known_request(app.app_id)
+        request = self._catalog.cached_request(app.app_id)
         kept = self._responses.get(app.app_id)
-        # Of a thousand apps a few change between two polls: the response of the others is not built again.
+        # Reuse the response if the app has not changed, because few of a thousand apps change between two polls.
         if kept is not None and kept[0] is app and kept[1] is request:
             return kept[2]
         assessment = self._observer.assess(app, now)
         is_quiet = assessment.settled and assessment.state is AppState.RUNNING and is_lasting(app)
         if not assessment.settled:
             app, assessment = self._observer.work(app.app_id) or (app, assessment)
-            request = self._catalog.known_request(app.app_id)
-        known = self._observer
-        response = response_from(app, assessment, known.details, self._host(), request, known.ended_at)
+            request = self._catalog.cached_request(app.app_id)
+        observer = self._observer
+        response = response_from(app, assessment, observer.details, self._host(), request, observer.ended_at)
         if is_terminal(response.state) and Plan.of(app).own_network:
             self._free_network(app)
         if response.state is AppState.FAILED:
@@ -288,14 +288,14 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return response
 
     def _free_network(self, app: App) -> None:
-        """Remove the network of an app that has ended: an engine has room for about 30."""
+        """Remove the network of an ended app, because an engine supports only about 30."""
         if app.app_id in self._freed:
             return
         try:
             self.engine.networks.remove(app.app_id, app.app_id)
             self._freed[app.app_id] = True
         except LaunchError as error:
-            log.warning("the network of app %s is left, since it could not be removed: %s", app.app_id, error)
+            log.warning("the network of app %s could not be removed and remains: %s", app.app_id, error)
 
     def _host(self) -> str:
         return self.engine.wire.hostname or socket.gethostname()
@@ -311,8 +311,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             try:
                 found = self.engine.read_file(container.id, ERROR_PATH, _MAX_ERROR_FILE)
             except (NotFoundError, AppUnavailableError) as error:
-                # An extra, for which nobody must wait: how the app has ended is known.
-                log.warning("what %s wrote of its failure cannot be read: %s", container.name, error)
+                # Optional: the state is reported without it.
+                log.warning("the error file of %s cannot be read: %s", container.name, error)
                 found = None
             self._error_files[container.id] = found[0].decode("utf-8", "replace") if found else ""
         return self._error_files[container.id]
@@ -344,17 +344,17 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _listed_state(self, app: App, now: float) -> AppState:
         with self._catalog.mutex:
             plan = Plan.of(app)
-            # One that was created some seconds ago and never ran may have failed to start.
+            # A container that was created some seconds ago and never ran may have failed to start.
             if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
                 for container in to_inspect(app):
-                    with contextlib.suppress(AppUnavailableError):  # the list itself reports enough of most
+                    with contextlib.suppress(AppUnavailableError):  # the list alone is usually enough
                         self._observer.inspect(container)
             return assess(app, plan, self._observer.details, now).state
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:
-        app, _ = self._catalog.known(app_id)
+        app, _ = self._catalog.cached(app_id)
         if not _has_succeeded(app):
-            # Seen before its end; or another attempt may have come since.
+            # The cached app has not ended, or may have a newer attempt.
             app, _ = self._catalog.poll_one(app_id)
         first, count = next(iter(Plan.of(app).replicas.items()))
         for k in range(count):
@@ -367,21 +367,20 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         except NotFoundError as error:
             self._catalog.poll_one(app_id)
             raise SchedulerRejectedError(
-                f"the result of app {app_id!r} cannot be read any more: {error}; it was removed"
+                f"the result of app {app_id!r} can no longer be read, its container was removed: {error}"
             ) from error
         return parse_result(*found) if found else None
 
     def exists(self, app_id: str) -> bool:
-        # Who cancels or deletes an app does not want it to be brought on before.
+        # Not `describe`, which would perform the next step of an app that is about to be cancelled or deleted.
         return app_id in self._catalog.poll([app_id])[0]
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
     def await_end(self, app_id: str, timeout_s: float) -> bool:
-        app, _ = self._catalog.known(app_id)
+        app, _ = self._catalog.cached(app_id)
         newest = [attempts[-1] for attempts in app.attempts.values()]
-        # Of several the first one: the poll that follows shows the others too. What is not seen as started yet may
-        # have ended already.
+        # Only the first one, because the next poll shows the others too. An unstarted one may already have ended.
         waiting = [c for c in newest if c.live] or [c for c in newest if c.unstarted]
         return bool(waiting) and self.engine.wait(waiting[0].id, timeout_s)
 
@@ -405,13 +404,13 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             log.warning("app %s is deleted without being cancelled first: %s", app_id, error)
         with self._catalog.mutex:
             app = self._catalog.poll([app_id])[0].get(app_id)
-            with contextlib.suppress(DamagedError):  # it goes, too
+            with contextlib.suppress(DamagedError):  # a damaged record is deleted too
                 request = self._catalog.request(app) if app else None
         if app is None:
             return
         grace_s = max((role.body["StopTimeout"] for role in request.roles), default=0) if request else _GRACE_S
         limit_s = grace_s + self.connection.timeout_s
-        # Not under the lock: other apps are polled meanwhile.
+        # Without the mutex, so that other apps can be polled meanwhile.
         for_each_parallel(
             lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live]
         )
@@ -420,13 +419,13 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             left = apps_in(containers).get(app_id)
             if left is None:
                 break
-            # Discarded and second containers too; the record last, so that an interrupted deletion can be repeated.
+            # Includes discarded and duplicate containers. The record is last, so that the deletion can be repeated.
             record = left.record.id if left.record else None
             for_each_parallel(self.engine.remove, [c.id for c in left.all if c.id != record])
             self.engine.networks.remove(app_id, app_id)
             if record:
                 self.engine.remove(record)
-            # A submitter may have created more meanwhile. Without a record it starts none of them.
+            # A submitter may have created more meanwhile, but does not start them without a record.
         with self._catalog.mutex:
             self._catalog.forget(app_id)
 
@@ -439,26 +438,26 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        began = time.monotonic()
+        called_at = time.monotonic()
         state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
-        app, seen_at = self._catalog.known(app_id)
+        app, seen_at = self._catalog.cached(app_id)
         while True:
             _check(app, role_name, k)
             try:
                 chunk, certain = self._logs.read(app, role_name, k, state, streams)
             except (NotFoundError, TakenError):  # 409: it is being removed
                 chunk, certain = LogChunk([], state or None), False
-            # Nothing new is only nothing new if the list of attempts is not older than the question.
-            if chunk.lines or certain or seen_at >= began or self._is_over(app):
+            # An empty result is only valid if the list of attempts is not older than this call.
+            if chunk.lines or certain or seen_at >= called_at or self._is_over(app):
                 return chunk
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
             app, seen_at = self._catalog.poll_one(app_id)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
-        app, _ = self._catalog.known(app_id)
+        app, _ = self._catalog.cached(app_id)
         container = _attempt(app, role_name, k, attempt)
         if container is None or container.live:
-            # The next attempt was seen, so a newer list shows the end of this one.
+            # The caller has seen the next attempt, so a newer list shows the end of this one.
             container = _attempt(self._catalog.poll_one(app_id)[0], role_name, k, attempt)
         if container is None:
             return ""
@@ -467,18 +466,18 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return ending_text(end_of(container, self._observer.details.get(container.id)))
 
     def _is_over(self, app: App) -> bool:
-        """Return whether an app was seen to have ended, in this list: no attempt follows."""
+        """Return whether the app has ended in this list, so that no attempt follows."""
         try:
             seen, _, response = self._responses[app.app_id]
         except KeyError:
-            return False  # not asked for lately; or another thread has just put others in its place
+            return False  # not described recently, or dropped from the cache
         has_ended = seen is app and is_terminal(response.state)
         return has_ended and not any(container.live for container in app.all)
 
     def stream_log(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogStream | None:
-        app, _ = self._catalog.known(app_id)
+        app, _ = self._catalog.cached(app_id)
         _check(app, role_name, k)
         return self._logs.stream(app, role_name, k, cursor if isinstance(cursor, dict) else {}, streams)
 
@@ -487,7 +486,7 @@ create_scheduler = DockerScheduler.create
 
 
 def _has_succeeded(app: App) -> bool:
-    """Return whether the newest attempts of all replicas have; then no other one follows."""
+    """Return whether the newest attempts of all replicas succeeded, so that no other one follows."""
     replicas = [(role, k) for role, count in Plan.of(app).replicas.items() for k in range(count)]
     newest = [app.attempts[replica][-1] for replica in replicas if replica in app.attempts]
     return len(newest) == len(replicas) and all(container.exit_code == 0 for container in newest)

@@ -1,4 +1,4 @@
-"""Build the `DescribeAppResponse` of an app from its state and its containers: pure."""
+"""Builds the `DescribeAppResponse` of an app from its assessment and its containers: pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def response_from(
     request: DockerRequest | None,
     ended_at: Mapping[str, int] = MappingProxyType({}),
 ) -> DescribeAppResponse:
-    """Return the answer for one app.
+    """Return the response for one app.
 
     Args:
         app: its containers.
-        assessment: on them.
-        details: container id to detail, as far as known.
+        assessment: of the app.
+        details: container id to detail, if it was inspected.
         hostname: the engine's host.
         request: of the app; None: roles and metadata stay empty.
-        ended_at: container id to the epoch seconds of its end, where no detail shows that.
+        ended_at: container id to the epoch seconds of its end, for containers without a detail.
     """
     number = app.app_attempt()
     by_role: dict[str, list[ReplicaStatus]] = {}
@@ -75,7 +75,7 @@ def _replica(
     if phase is Phase.WAITING and state is AppState.SUBMITTED:
         shown = AppState.SUBMITTED
     if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
-        shown = AppState.CANCELLED  # never started, and never will be
+        shown = AppState.CANCELLED  # it was never started and will never be
     status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
     if phase is None:
         lost = "lost: its container was removed from outside"
@@ -109,7 +109,7 @@ def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> st
 
 
 def incidents(app: App, details: Mapping[str, Detail]) -> str:
-    """Return what users should know of an app while it runs; empty: nothing has happened."""
+    """Return incidents of a running app as its message; empty: none."""
     number = app.app_attempt()
     found = []
     for (role, k), attempts in app.attempts.items():
@@ -134,4 +134,4 @@ def _of_replica(attempts: list[Container], details: Mapping[str, Detail]) -> Ite
     if len(attempts) > 1 and newest.live:
         before = attempts[-2]
         how = ending_text(end_of(before, details.get(before.id)))
-        yield f"failed: {how}; it has begun again (attempt {newest.attempt})"
+        yield f"failed: {how}; it was started again (attempt {newest.attempt})"

@@ -1,4 +1,4 @@
-"""Requests to a Docker engine, and what its failures mean for us."""
+"""Sends requests to a Docker engine and translates its errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_provider_launch.schedulers.docker.access import (
     connect,
     has_no_session,
     http_target,
+    invalid_host,
     is_dead,
     is_plaintext,
-    no_address,
     transport_errors,
 )
 from airflow_provider_launch.specs.errors import (
@@ -45,33 +45,33 @@ _REDIRECTS, _NOT_MODIFIED = 300, 304
 _PIECE_BYTES = 64 * 1024
 _MAX_DOCUMENT, _LONGEST_LINE = 64 * 1024 * 1024, 16 * 1024 * 1024
 ANSWER_S = 300.0
-"""How long an answer may take that is not followed."""
+"""Maximum seconds for a response that is not a stream."""
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"
 _GPU_CURE = "install the GPU runtime on the engine's host"
-# The engine answers 404 or 500 to these, and they do not pass by themselves.
+# Permanent errors for which the engine responds with 404 or 500.
 _LASTING = (
     ("address pool", "remove unused networks, or use the network 'launch'"),
     ("port is already allocated", "choose another port"),
     ("could not select device driver", _GPU_CURE),
     ("failed to discover gpu vendor", _GPU_CURE),
     ("no known gpu vendor", _GPU_CURE),
-    ("cannot unmarshal", "give a value that the engine can hold"),
+    ("cannot unmarshal", "use a smaller value"),
 )
 
 
 class RegistryError(LaunchError):
-    """The registry refuses a pull, or the engine does not get on with it."""
+    """The registry refuses a pull, or the engine cannot use it."""
 
 
 class BadRequestError(SchedulerRejectedError):
-    """The request can never succeed, such as one with an invalid path."""
+    """The request can never succeed, for example because of an invalid path."""
 
 
 class Wire:
     """The connection to one engine. May be used from several threads at once.
 
-    Every method raises `SchedulerUnavailableError` when the engine is not reached or does not answer, and
-    `SchedulerRejectedError` when it refuses.
+    Every method raises `SchedulerUnavailableError` if the engine is not reached or does not respond, and
+    `SchedulerRejectedError` if it refuses.
     """
 
     def __init__(self, connection: DockerConnection, client: APIClient | None = None) -> None:
@@ -79,16 +79,16 @@ class Wire:
         self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         try:
             self.hostname = urlsplit(self.url).hostname
-            """Name of the engine's host; None: it is this one."""
+            """Name of the engine's host; None: this host."""
         except ValueError as error:
-            raise no_address(self.url, error) from error
+            raise invalid_host(self.url, error) from error
         self._client = client
         self._target: HttpTarget | None = None
         self._mutex = threading.Lock()
 
     @property
     def is_plaintext(self) -> bool:
-        """Whether what is sent can be read on its way."""
+        """Whether requests are sent over the network without encryption."""
         return is_plaintext(self.url, self._connection)
 
     def close(self) -> None:
@@ -107,14 +107,14 @@ class Wire:
         body: Any = None,
         **how: Any,
     ) -> Iterator[Response]:
-        """Send a request and hand out its answer, for as long as it is read; arguments as of `open`."""
+        """Send a request and yield its response, which is closed afterwards; arguments as for `open`."""
         from urllib3.exceptions import HTTPError
 
         response = self.open(method, path, query, body, **how)
         try:
             yield response
         except transport_errors(HTTPError) as error:
-            # The answer was cut off: its content is not known. What its content means is for the caller.
+            # The response was cut off. Errors about its content are left to the caller.
             raise self._unreachable(error) from error
         finally:
             response.close()
@@ -131,22 +131,22 @@ class Wire:
         timeout_s: float | None = None,
         what: str = "",
     ) -> Response:
-        """Send a request and return its answer with the body unread; the caller closes it.
+        """Send a request and return its response with the body unread; the caller closes it.
 
         Args:
             method: of HTTP.
             path: without the version of the API.
             query: its parameters.
             body: sent as JSON.
-            data: sent as it is; a file from where it stands.
-            headers: beside those of every request.
-            timeout_s: how long the engine may be silent. None: as in the connection.
-            what: names the request where its refusals have another meaning (`PULL`, `LIST_NEWER`).
+            data: sent unchanged; a file from its current position.
+            headers: in addition to those of every request.
+            timeout_s: maximum seconds without data from the engine. None: as in the connection.
+            what: the name of a request whose refusals have another meaning (`PULL`, `LIST_NEWER`).
 
         Raises:
-            NotFoundError: there is nothing of that name.
-            TakenError: the name is taken, or what it means is being changed by somebody else.
-            AppUnavailableError: the engine fails at this container.
+            NotFoundError: the object does not exist.
+            TakenError: the name is taken, or another process is changing the object.
+            AppUnavailableError: the engine fails for this container.
             RegistryError: a registry refuses a pull.
         """
         from urllib3.exceptions import HTTPError
@@ -162,14 +162,14 @@ class Wire:
         )
         if response.headers.get("Content-Encoding", "identity") != "identity":
             response.close()
-            raise self._unreachable(OSError("its answer is compressed, which was not asked for"))
+            raise self._unreachable(OSError("its response is compressed, which was not requested"))
         if response.status_code < _REDIRECTS or response.status_code == _NOT_MODIFIED:
             return response
         with response:
             if response.status_code < _BAD_REQUEST:
                 raise SchedulerRejectedError(
                     f"the Docker engine at {self.url} redirects {method} {path} ({response.status_code}), which is not "
-                    f"followed; name the engine itself in host of the connection"
+                    f"followed; set host of the connection to the engine itself"
                 )
             try:
                 with time_limit(self._connection.timeout_s):
@@ -177,18 +177,18 @@ class Wire:
                 outdated = response.status_code == _BAD_REQUEST and "client version" in text
                 refusal = self._refused(response.status_code, text, what or f"{method} {path}", outdated=outdated)
             except transport_errors(HTTPError) as error:
-                # Cut off within its text, which states what is refused.
+                # The message of the refusal was cut off.
                 raise self._unreachable(error) from error
-            # An exchanged engine refuses the version of the API that was negotiated with the old one.
+            # After an upgrade or downgrade the engine refuses the API version that was negotiated before.
             if outdated:
                 self._drop(client)
             raise refusal
 
     def open_socket(self, path: str) -> HttpAnswer | None:
-        """Send a GET request and return its answer on a socket of its own; None: this kind of connection has none.
+        """Send a GET request and return its response on a separate socket; None: the connection has no sockets.
 
         Raises:
-            OSError: there is no such answer.
+            OSError: the engine did not send a response.
         """
         target = self._target
         if target is None:
@@ -200,7 +200,7 @@ class Wire:
         return open_answer(target, f"/v{client.api_version}{path}", headers, self._connection.timeout_s)
 
     def _sent(self, method: str, path: str, **how: Any) -> tuple[APIClient, Response]:
-        """Send a request; return its answer, and the client that it came by."""
+        """Send a request; return the client that was used, and the response."""
         from requests import ReadTimeout
 
         has_tried = False
@@ -210,10 +210,10 @@ class Wire:
                 url = f"{client.base_url}/v{client.api_version}{path}"
                 return client, client.request(method, url, stream=True, allow_redirects=False, **how)
             except transport_errors() as error:
-                # All requests share one connection by ssh, and nobody else replaces it.
+                # All requests share one ssh connection, so a broken one must be replaced here.
                 if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
                     self._drop(client)
-                # Logs that are being read may have all sessions of the old one, and go on there.
+                # Open logs may use all sessions of the old connection, and continue there.
                 if has_tried or not has_no_session(error):
                     raise self._unreachable(error) from error
                 has_tried = True
@@ -225,12 +225,12 @@ class Wire:
             return self._client
 
     def _drop(self, client: APIClient) -> None:
-        """See that the next request connects anew."""
+        """Make the next request open a new connection."""
         with self._mutex:
             if self._client is not client:
                 return  # another thread was faster
             self._client = None
-        # A connection that works ends with the last of the threads that may be at work with it.
+        # A working connection is closed when the last thread has finished with it.
         if is_dead(client):
             with suppress(Exception):
                 client.close()
@@ -239,7 +239,7 @@ class Wire:
         try:
             return connect(self.url, self._connection)
         except LaunchError:
-            raise  # first: without docker-py there are no names for what follows
+            raise  # first, because without docker-py `transport_errors` cannot be called
         except transport_errors() as error:
             raise self._unreachable(error) from error
 
@@ -251,10 +251,10 @@ class Wire:
             if words in text.lower():
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
         if what == PULL and code not in _GATEWAY:
-            # Newer engines hand on what the registry reports; 429 is its limit and not a busy engine.
+            # Newer engines pass on the registry's status; 429 is its rate limit and not a busy engine.
             return RegistryError(f"{text}; {_LIMITED}" if code == _TOO_MANY else text)
         if code == _NOT_FOUND or (what == LIST_NEWER and "no such container" in text.lower()):
-            # While the older one is being removed, the engine answers 500 instead of 404.
+            # While the older container is being removed, the engine responds with 500 instead of 404.
             return NotFoundError(text)
         if code == _CONFLICT:
             return TakenError(text)
@@ -268,26 +268,26 @@ class Wire:
 
 
 def document_in(response: Response, limit_s: float = ANSWER_S) -> Any:
-    """Return the JSON document of an answer, which comes within that time.
+    """Return the JSON document of a response.
 
     Raises:
-        OSError: it is not one, too large or too slow.
+        OSError: it is not valid JSON, too large or too slow.
     """
     with time_limit(limit_s):
         return _document(whole(response.iter_content(_PIECE_BYTES), _MAX_DOCUMENT))
 
 
 def documents_in(response: Response, *, skip_longer: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of an answer, one in each line, as they come.
+    """Yield the JSON objects of a response, one per line, as they arrive.
 
     Args:
-        response: the open answer.
-        skip_longer: leave out what is longer than 16 MB.
+        response: the open response.
+        skip_longer: skip lines longer than 16 MB.
 
     Raises:
-        OSError: a line is not one, or too long.
+        OSError: a line is not valid JSON, or too long.
     """
-    # A piece is what the engine sends at once, and no more than that.
+    # A piece has only the data that the engine sends at once.
     for line in lines_of(response.iter_content(_PIECE_BYTES), _LONGEST_LINE, skip_longer=skip_longer):
         document = _document(line) if line.strip() else {}
         yield document if isinstance(document, dict) else {}
@@ -297,13 +297,13 @@ def _document(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise OSError(f"the answer is not JSON, or cut off: {error}") from error
+        raise OSError(f"the response is not valid JSON, or was cut off: {error}") from error
 
 
 def _root(error: BaseException) -> str:
-    """Return what is at the bottom of an error: the layers above repeat it with names of their own."""
+    """Return the message of the root cause of an error, which the layers above repeat with other names."""
     lowest = error
-    # What the engine itself has reported stands above the error of its HTTP status.
+    # The engine's own message is one level above the error of its HTTP status.
     while not getattr(lowest, "explanation", None) and (below := lowest.__cause__ or lowest.__context__) is not None:
         lowest = below
     message = getattr(lowest, "explanation", None) or getattr(lowest, "strerror", None)
