@@ -205,7 +205,7 @@ def test_a_queue_that_starts_nothing_is_not_waited_for(place, deferrable, monkey
 
     assert ran.state in {"failed", "up_for_retry"}
     assert "has not started within its start_limit_s" in str(ran.error)
-    assert f"RUNNABLE: number 1 of those that wait in queue {queue!r}" in str(ran.error)
+    assert f"RUNNABLE: position 1 in queue {queue!r}" in str(ran.error)
     until(lambda: [job["status"] for job in place.jobs(queue)] == ["FAILED"])
     assert place.jobs(queue)[0]["statusReason"] == "launch: cancelled"
     assert place.starts() == []

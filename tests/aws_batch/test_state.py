@@ -70,7 +70,7 @@ def test_why_an_app_waits_is_asked_of_its_queue(make, batch_server, batch_proxy:
         first, second = launch(scheduler, OTHER_QUEUE), launch(scheduler, OTHER_QUEUE)
         until(scheduler, second, lambda found: "RUNNABLE" in found.msg)
         fresh = make()
-        assert "number 1 of those that wait" in until(fresh, first, lambda found: "number" in found.msg).msg
+        assert "position 1 in queue" in until(fresh, first, lambda found: "position" in found.msg).msg
         before = batch_proxy.count("POST", "/getjobqueuesnapshot$")
         for _ in range(5):
             fresh.describe(second)
@@ -104,7 +104,7 @@ def test_a_throttled_queue_keeps_the_reason_that_is_known(
         until(scheduler, app_id, lambda _: batch_proxy.count("POST", f"/{call}$") > asked)
         scheduler.cancel(app_id)
 
-    assert all("number 1 of those that wait" in msg for msg in kept), kept
+    assert all("position 1 in queue" in msg for msg in kept), kept
     assert 1 <= fault.hits <= 6, "it is not asked at each poll"
 
 

@@ -1,4 +1,4 @@
-"""How AWS is reached: clients as a connection describes them."""
+"""Access to AWS: makes the clients of a connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Clients:
-    """Thread-safe clients, made at once since sessions are not."""
+    """Thread-safe clients, all made together because sessions are not thread-safe."""
 
     batch: Any
     submit: Any
-    """Sends each request once: a repeated SubmitJob is a second job."""
+    """Sends each request once, because a repeated SubmitJob creates a second job."""
     logs: Any
     make: Callable[[str, str | None], Any]
-    """Makes another client: of a service, in a Region or in that of the others."""
+    """Makes a client for another service, in the given Region or in the same one."""
 
 
 MakeClients = Callable[["AwsBatchConnection"], Clients]
@@ -38,7 +38,7 @@ def make_clients(connection: AwsBatchConnection) -> Clients:
 
     Raises:
         MissingDependencyError: boto3 is not installed.
-        InvalidAppError: the connection has values that cannot be used.
+        InvalidAppError: the connection has invalid values.
     """
     try:
         from botocore.config import Config
@@ -75,7 +75,7 @@ def make_clients(connection: AwsBatchConnection) -> Clients:
 
 @functools.cache
 def _loader() -> Any:
-    """Return botocore's reader of its models, which keeps them: reading takes longer than all the rest."""
+    """Return botocore's loader of its models, which caches them, because loading is the slowest part."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -90,10 +90,10 @@ def clients_of(
     """Return the clients of a session.
 
     Args:
-        create_client: of the session, which has credentials and Region.
-        connection: times and endpoints.
-        config: botocore's, of the user; ours are merged into it.
-        endpoints: service to the user's endpoint for it.
+        create_client: the session's method; the session has credentials and Region.
+        connection: timeouts and endpoints.
+        config: the user's botocore config; ours is merged into it.
+        endpoints: returns the user's endpoint of a service.
     """
     from botocore.config import Config
 
@@ -104,7 +104,7 @@ def clients_of(
             max_pool_connections=_POOL,
             retries={"total_max_attempts": attempts, "mode": "standard"},
             user_agent_extra="airflow-provider-launch",
-            # An endpoint of one's own has no host name for each bucket.
+            # A custom endpoint has no host name for each bucket.
             **({"s3": {"addressing_style": "path"}} if name == "s3" and connection.endpoint_url else {}),
         )
         own = connection.logs_endpoint_url if name == "logs" else None
@@ -123,7 +123,7 @@ def clients_of(
 
 
 def _assume(session: Any, connection: AwsBatchConnection, config: Any) -> None:
-    """Let the session have the keys of the role, which are renewed before they expire."""
+    """Give the session the keys of the role, which botocore renews before they expire."""
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
     address = connection.sts_endpoint_url or connection.endpoint_url
@@ -139,13 +139,13 @@ def _assume(session: Any, connection: AwsBatchConnection, config: Any) -> None:
             **({"ExternalId": connection.external_id} if connection.external_id else {}),
         },
     )
-    session._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - there is no other way to give it them
+    session._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - botocore has no public way
         refresh_using=fetcher.fetch_credentials, method="assume-role"
     )
 
 
 class TokenBucket:
-    """Lets so many requests a second through, with a burst of half a second's; the others wait."""
+    """Limits requests to `rate` per second, with bursts of half a second; other requests wait."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -170,7 +170,7 @@ _buckets_lock = threading.Lock()
 
 
 def bucket(service: str, rate: float, connection: AwsBatchConnection) -> TokenBucket:
-    """Return the bucket that all connections of one account and Region share, as far as that can be known."""
+    """Return the bucket that connections with the same credentials and Region share."""
     account = connection.aws_conn_id or connection.role_arn or connection.aws_access_key_id or connection.profile_name
     key = (service, rate, account, connection.region_name, connection.endpoint_url)
     with _buckets_lock:

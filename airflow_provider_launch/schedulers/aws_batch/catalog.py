@@ -1,4 +1,4 @@
-"""What is known of apps, and the requests that make it known."""
+"""The cache of apps, and the requests that fill it."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ Job = dict[str, Any]
 
 _FEW = 2
 _MANY = 100
-"""So many children or nodes are described by one request."""
-_BEGINNINGS, _ENDS = ("STARTING", "RUNNING"), ("SUCCEEDED", "FAILED")
-"""States by which many are listed, in the order in which they are passed: one that moves on is seen twice."""
+"""Maximum number of children or nodes that one request describes."""
+_LIVE_STATES, _END_STATES = ("STARTING", "RUNNING"), ("SUCCEEDED", "FAILED")
+"""States by which many parts are listed, in this order, so that a part that changes meanwhile is not missed."""
 _SHORTEST_PREFIX = 4
 
 
 @dataclass
 class Known:
-    """One app."""
+    """The cached facts about one app."""
 
     app_id: str
     request: AwsBatchRequest
     cancelled: bool = False
-    """Whether the record shows it."""
+    """Whether its record is marked as cancelled."""
     revisions: list[int] = field(default_factory=list)
     jobs: dict[int, Job] = field(default_factory=dict)
-    """Attempt of the app to its job, as it was seen last."""
+    """Attempt of the app to its job, as last read."""
     parts: dict[str, Job] = field(default_factory=dict)
-    """Id to child or node, as it was seen last."""
+    """Id to child or node, as last read."""
     seen_at: dict[int, float] = field(default_factory=dict)
-    """Attempt to when its job and parts were asked for."""
+    """Attempt to the time when its job and parts were read."""
     summary: Any = None
-    """How many children are in each state, when the children were asked for."""
+    """Number of children in each state, when the children were read."""
     unlisted_since: float | None = None
-    """When it was first seen that there is a record and no job."""
+    """Since when the app has a record but no job."""
     missing_since: float | None = None
-    """When it was first seen that Batch does not know the job any more."""
+    """Since when Batch no longer has the job."""
     final: DescribeAppResponse | None = None
     log_denied: bool = False
-    """Whether it was reported that the log cannot be read."""
+    """Whether a missing permission to read the log was reported."""
 
     @property
     def attempt(self) -> int:
@@ -63,7 +63,7 @@ class Known:
 
 
 class Catalog:
-    """Apps by id; what is not known is looked up by record, then by the names of jobs."""
+    """The cached apps by id; others are looked up by their records, then by the names of their jobs."""
 
     def __init__(self, aws: Aws, claims: Claims) -> None:
         self._aws = aws
@@ -72,15 +72,15 @@ class Catalog:
         self._apps: dict[str, Known] = {}
 
     def get(self, app_id: str) -> Known | None:
-        """Return what is known without a request."""
+        """Return the cached app, without a request."""
         return self._apps.get(app_id)
 
     def forget(self, app_id: str) -> None:
-        """Know nothing of the app."""
+        """Drop the app from the cache."""
         self._apps.pop(app_id, None)
 
     def remember(self, request: AwsBatchRequest, job_id: str | None) -> None:
-        """Know the job of a new app."""
+        """Cache a new app with its job."""
         known = Known(request.app_id, request)
         if job_id is not None:
             known.jobs[0] = {"jobId": job_id, "status": "SUBMITTED", "jobName": request.app_id, "createdAt": 0}
@@ -95,7 +95,7 @@ class Catalog:
             self._find(unknown)
         return {app_id: self._apps[app_id] for app_id in ids if app_id in self._apps}
 
-    # ---- jobs that are known -----------------------------------------------------------------------------------------
+    # ---- cached apps ------------------------------------------------------------------------------------------------
 
     def _poll(self, apps: Sequence[Known]) -> None:
         asked = time.monotonic()
@@ -115,7 +115,7 @@ class Catalog:
         self._read_parts(again, asked)
 
     def _take(self, known: Known, found: dict[str, Job], asked: float) -> bool:
-        """Take over what Batch reports of an app; return whether its children or nodes must be asked for, too."""
+        """Cache the answer of Batch about an app; return whether its children or nodes must be read, too."""
         job = found.pop(known.jobs[known.attempt]["jobId"], None)
         if job is not None and is_deleted(job):
             self.forget(known.app_id)
@@ -131,15 +131,15 @@ class Catalog:
             return self._news(known, job)
         if known.request.layout != "multi-node":
             return False
-        # Few nodes were asked for with their job, which was before its end.
+        # Few nodes were read together with their job, possibly before its end.
         left = len(self._live_parts(known))
         return left > _MANY or (has_ended(job) and left > 0)
 
     def _miss(self, known: Known, asked: float) -> None:
-        """Note that Batch does not know a job: one that has ended is forgotten, and what is known of it stays."""
+        """Handle a job that Batch no longer has: keep the cache if it had ended, else drop it after a while."""
         if has_ended(known.jobs[known.attempt]):
             return
-        # A new job may be shown late.
+        # Batch may show a new job late.
         known.missing_since = known.missing_since or asked
         if asked - known.missing_since > self._claims.wait_s:
             self.forget(known.app_id)
@@ -153,7 +153,7 @@ class Catalog:
 
     @staticmethod
     def _news(known: Known, job: Job) -> bool:
-        """Return whether children have changed their states, which is all that their parent shows."""
+        """Return whether children have changed their states, according to the summary of their parent."""
         summary = job.get("arrayProperties", {}).get("statusSummary")
         if summary == known.summary and not has_ended(job):
             return False
@@ -161,16 +161,16 @@ class Catalog:
         return True
 
     def _changed_parts(self, known: Known) -> builtins.list[str]:
-        """Return the ids of children or nodes to ask for: of many, those that a list for each state shows to differ."""
+        """Return the ids of children or nodes to read; if there are many, those that changed according to lists."""
         live = self._live_parts(known)
         if len(live) <= _MANY:
             return live
         job = known.jobs[known.attempt]
         counts = job.get("arrayProperties", {}).get("statusSummary")
         left, changed = set(live), []
-        # Those that all run only end.
+        # If all run, they can only end.
         began = all(one in known.parts and known.parts[one]["status"] == "RUNNING" for one in live)
-        for state in _ENDS if began else (*_BEGINNINGS, *_ENDS):
+        for state in _END_STATES if began else (*_LIVE_STATES, *_END_STATES):
             seen = sum(part["status"] == state for part in known.parts.values())
             if counts is not None and counts.get(state, 0) == seen:
                 continue
@@ -185,10 +185,10 @@ class Catalog:
         if known.request.layout == "single" or not known.jobs:
             return []
         job_id = known.jobs[known.attempt]["jobId"]
-        ids = (replica_id(known.request, job_id, number) for number in range(len(known.request.places)))
+        ids = (replica_id(known.request, job_id, number) for number in range(len(known.request.replica_keys)))
         return [one for one in ids if one not in known.parts or not has_ended(known.parts[one])]
 
-    # ---- apps that are not known -------------------------------------------------------------------------------------
+    # ---- other apps --------------------------------------------------------------------------------------------------
 
     def _find(self, app_ids: Sequence[str]) -> None:
         records = self.records(app_ids)
@@ -206,7 +206,7 @@ class Catalog:
             self._find_jobs(queue, apps)
 
     def records(self, app_ids: Sequence[str]) -> dict[str, builtins.list[Job]]:
-        """Return the active definitions of apps, the first revision first."""
+        """Return the active definitions of apps, in ascending order of their revisions."""
         found: dict[str, builtins.list[Job]] = {}
         missing = list(app_ids)
         if len(missing) > _FEW:
@@ -229,7 +229,7 @@ class Catalog:
         return None
 
     def _find_jobs(self, queue: str, apps: Sequence[Known]) -> None:
-        """Find the jobs of apps by their names: of few one by one, of many by what their names begin with."""
+        """Find the jobs of apps by their names: a few apps one by one, many by a common prefix."""
         rows: dict[str, builtins.list[Job]] = {known.app_id: [] for known in apps}
         left = dict.fromkeys(rows)
         prefix = _common_prefix(list(rows))
@@ -278,12 +278,12 @@ class Catalog:
 
     @staticmethod
     def _was_deleted(known: Known, jobs: Sequence[Job]) -> bool:
-        """Return whether a deletion was cut off before it had removed the record."""
+        """Return whether a deletion was interrupted before it had removed the record."""
         ends = [_revision(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
         return bool(ends) and max(ends) >= max(known.revisions, default=0)
 
     def every(self) -> tuple[builtins.list[str], builtins.list[str]]:
-        """Return the ids of all apps that have a record, with their jobs known, and those whose record is damaged."""
+        """Return the ids of all apps with a record, after reading their jobs; and the ids of damaged records."""
         records: dict[str, builtins.list[Job]] = {}
         for one in self._aws.all_active():
             app_id = one.get("tags", {}).get(str(Tag.APP_ID))
@@ -311,7 +311,7 @@ class Catalog:
 
 
 def _revision(text: str) -> int:
-    """Return the revision in a tag, which anybody who may tag jobs can write; 0 of another text."""
+    """Return the revision in a tag; 0 for other texts, because other users may write tags."""
     try:
         return parse_int(text)
     except UntrustedError:

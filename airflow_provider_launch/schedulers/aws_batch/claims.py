@@ -1,9 +1,9 @@
-"""Who may submit an app: the first revision of its job definition, and a fence for a launch that was cut off.
+"""Claims apps: only the process with the first revision of the job definition submits the app.
 
-SubmitJob has no idempotency token, and ListJobs may show a new job late. But revisions of a definition are given once,
-and an inactive revision cannot be submitted. So who gets revision 1 submits; all others search for its job, and replace
-its claim only when there is still no job long after: they make the lower revisions inactive, check again, and submit
-with their own.
+SubmitJob has no idempotency token, and ListJobs may show a new job late. But each revision of a definition is given
+once, and an inactive revision cannot be submitted. So the process that gets revision 1 submits. Other processes search
+for its job, and replace the claim only if no job appears for a long time: they make the lower revisions inactive, check
+again, and submit with their own revision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Job = dict[str, Any]
 
 
 def is_deleted(job: Mapping[str, Any]) -> bool:
-    """Return whether the job is of an app that was deleted."""
+    """Return whether the job belongs to a deleted app."""
     return str(Tag.DELETED) in job.get("tags", {})
 
 
@@ -44,12 +44,12 @@ class Claims:
         self.wait_s = wait_s
 
     def claim(self, request: AwsBatchRequest, attempt: int = 0) -> str | None:
-        """Submit an attempt of the app, or adopt its job, and return the id of the job; None: it was cancelled before.
+        """Submit an attempt of the app, or adopt its job, and return the id of the job; None if it was cancelled.
 
         Raises:
             AppConflictError: the id belongs to another app.
-            SchedulerRejectedError: refused, or the app has ended so long ago that Batch has forgotten it.
-            SchedulerUnavailableError: not reached.
+            SchedulerRejectedError: AWS refuses the job, or has removed the ended app.
+            SchedulerUnavailableError: AWS is unreachable.
         """
         revision = self.register(request, attempt)
         if revision == 1:
@@ -65,7 +65,7 @@ class Claims:
         return self._aws.register(request.definition(attempt, int(self._aws.now()), cancelled=cancelled))
 
     def submit(self, request: AwsBatchRequest, attempt: int, revision: int) -> str | None:
-        """Return the id of the job; None: another revision has replaced this one, or the answer was lost."""
+        """Return the id of the job; None if another revision has replaced this one, or the answer was lost."""
         name = definition_name(request.app_id, attempt)
         try:
             return self._aws.submit(request.submission(attempt, revision))
@@ -78,7 +78,7 @@ class Claims:
             self._aws.deregister(name, revision)
             raise
         except SchedulerRejectedError:
-            with suppress(LaunchError):  # the refusal is what counts
+            with suppress(LaunchError):  # raise the refusal instead
                 self._aws.deregister(name, revision)
             raise
 
@@ -97,7 +97,7 @@ class Claims:
                 self._aws.deregister(name, own)
                 return None
             if rivals and (found := self._wait_for(request, attempt, own)):
-                # The claim of the other is the record; ours would be a second one.
+                # The other claim is the record, so remove ours.
                 self._aws.deregister(name, own)
                 return found
             for revision in range(1, own) if rivals else ():
@@ -112,10 +112,9 @@ class Claims:
     def _adopt_of_later(
         self, request: AwsBatchRequest, attempt: int, own: int, active: Iterable[Mapping[str, Any]]
     ) -> str | None:
-        """Return the id of the job of those who have removed the claim before ours.
+        """Return the id of the job of a submitter that has removed our claim.
 
-        A submitter that replaces our claim has one of its own, or a later one has removed both while we stalled, and
-        the app is its. Only a deletion leaves none.
+        That submitter, or a later one, has its own claim and owns the app. Only a deletion leaves no claim.
         """
         name = definition_name(request.app_id, attempt)
         self._aws.deregister(name, own)
@@ -127,7 +126,7 @@ class Claims:
         return self._wait_for(request, attempt, own)
 
     def _end_if_deleted(self, request: AwsBatchRequest, attempt: int, revision: int, job_id: str) -> None:
-        """End a job whose app was cancelled or deleted before the job was listed, so that nobody has ended it.
+        """End a job whose app was cancelled or deleted before the job was listed, which the cancel has missed.
 
         Raises:
             SchedulerRejectedError: the app was deleted.
@@ -139,7 +138,7 @@ class Claims:
         if not active:
             self._aws.terminate(job_id, _DELETED)
             raise deleted_meanwhile(request.app_id)
-        # Else another submitter has replaced this one: of the two jobs the first one stays.
+        # Else another submitter has replaced this one, and the first of the two jobs stays.
         if any(str(Tag.CANCELLED) in one["tags"] for one in active):
             self._aws.terminate(job_id, CANCELLED)
 
@@ -159,7 +158,7 @@ class Claims:
             )
 
     def _wait_for(self, request: AwsBatchRequest, attempt: int, own: int) -> str | None:
-        """Return the id of the job of another claim, within the time after which one is listed."""
+        """Wait for the job of another claim to be listed, and return its id; None if none appears in time."""
         deadline = time.monotonic() + self.wait_s
         while True:
             if found := self.find(request, attempt):
@@ -177,19 +176,19 @@ class Claims:
             time.sleep(min(_PAUSE_S, self.wait_s / 5))
 
     def find(self, request: AwsBatchRequest, attempt: int) -> Job | None:
-        """Return the job of an attempt as far as it is listed; of two the first one stays, and the other is ended."""
+        """Return the job of an attempt if it is listed; if there are two, end the second one."""
         name = job_name(request.app_id, attempt)
         found = [row for row in self._aws.jobs_named(request.queue, name) if row["jobName"] == name]
         return self.elected(self._aws.describe(row["jobId"] for row in found).values())
 
     def elected(self, jobs: Iterable[Job]) -> Job | None:
-        """Return the one job of several that all are of one attempt, and end the others."""
+        """Return the job to keep of several jobs of one attempt, and end the others."""
         alive = {job["jobId"]: job for job in jobs if not is_deleted(job)}
         winner = elect(Candidate(job["createdAt"], job_id) for job_id, job in alive.items())
         if winner is None:
             return None
         for job_id, job in alive.items():
             if job_id != winner.id and job["status"] not in {"SUCCEEDED", "FAILED"}:
-                log.warning("app %s: job %s is a second one, it is ended", job["jobName"], job_id)
+                log.warning("app %s: job %s is a duplicate and will be ended", job["jobName"], job_id)
                 self._aws.terminate(job_id, _SECOND)
         return alive[winner.id]

@@ -1,4 +1,4 @@
-"""The calls to AWS Batch, CloudWatch Logs and S3, and the one place that knows botocore's errors."""
+"""Client of AWS Batch, CloudWatch Logs and S3; translates botocore's errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DENIED = {"AccessDenied", "AccessDeniedException", "UnrecognizedClientException
 
 
 class NotFoundError(SchedulerRejectedError):
-    """There is no such stream, group or definition."""
+    """The stream, group or definition does not exist."""
 
 
 class BadTokenError(SchedulerRejectedError):
@@ -47,11 +47,11 @@ class DeniedError(SchedulerRejectedError):
 
 
 class RefusedError(SchedulerRejectedError):
-    """Batch refuses the request for certain: nothing of it was done."""
+    """AWS has refused the request and done nothing."""
 
 
 class LostAnswerError(SchedulerUnavailableError):
-    """The request may have been done or not."""
+    """The answer was lost, so the request may or may not have been done."""
 
 
 class Aws:
@@ -67,11 +67,11 @@ class Aws:
         self._filter_bucket = bucket("filter", connection.log_requests_per_s * _FILTER_SHARE, connection)
         self._extras: dict[tuple[str, str | None], Any] = {}
         self.ahead_s = 0.0
-        """How much AWS's clock is ahead of ours."""
+        """Seconds by which AWS's clock is ahead of ours."""
 
     @property
     def clients(self) -> Clients:
-        """The clients; made at the first call."""
+        """The clients, made on first use."""
         with self._lock:
             if self._clients is None:
                 self._clients = self._make(self._connection)
@@ -83,7 +83,7 @@ class Aws:
         return self.clients.batch.meta.region_name  # type: ignore[no-any-return] # boto3 has no types
 
     def now(self) -> float:
-        """Return the time by AWS's clock."""
+        """Return the epoch seconds by AWS's clock."""
         return time.time() + self.ahead_s
 
     def close(self) -> None:
@@ -97,28 +97,28 @@ class Aws:
     # ---- definitions -------------------------------------------------------------------------------------------------
 
     def register(self, arguments: Mapping[str, Any]) -> int:
-        """Register a job definition and return its revision; 1 is given once for each name.
+        """Register a job definition and return its revision; each name gets revision 1 once.
 
-        A revision whose answer was lost is a gap that nobody fills, so the call may be repeated.
+        The call may be repeated: a lost answer only leaves an unused revision.
         """
-        # Real Batch answers 404 and 409 to registrations at the same time.
+        # Real Batch answers 404 and 409 to simultaneous registrations.
         found = self._repeated(lambda: self._batch("register_job_definition", **arguments), {404, 409})
         return int(found["revision"])
 
     def deregister(self, name: str, revision: int) -> None:
-        """Make a revision inactive: nothing can be submitted with it any more."""
+        """Make a revision inactive, so that no job can be submitted with it."""
         try:
             self._batch("deregister_job_definition", jobDefinition=f"{name}:{revision}")
         except NotFoundError:
             return
 
     def active(self, name: str) -> list[dict[str, Any]]:
-        """Return the active revisions of a name, the first one first."""
+        """Return the active revisions of a name, in ascending order."""
         found = self._pages("describe_job_definitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE")
         return sorted(found, key=lambda one: int(one["revision"]))
 
     def first_revisions(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Return the first revisions of these names, as far as they are active, by 100 a request."""
+        """Return the active first revisions of these names; sends one request per 100 names."""
         wanted = [f"{name}:1" for name in names]
         found = []
         for at in range(0, len(wanted), _IDS):
@@ -127,7 +127,7 @@ class Aws:
         return found
 
     def is_inactive(self, name: str, revision: int) -> bool:
-        """Return whether a revision is known to be inactive; one that is not shown yet is not."""
+        """Return whether a revision is inactive; False if it is not shown yet."""
         answer = self._batch("describe_job_definitions", jobDefinitions=[f"{name}:{revision}"])
         return any(one.get("status") == "INACTIVE" for one in answer["jobDefinitions"])
 
@@ -141,9 +141,9 @@ class Aws:
         """Submit a job and return its id.
 
         Raises:
-            RefusedError: nothing was submitted.
-            LostAnswerError: it may have been submitted.
-            SchedulerUnavailableError: not reached.
+            RefusedError: no job was submitted.
+            LostAnswerError: the job may have been submitted.
+            SchedulerUnavailableError: AWS is unreachable.
         """
         client = self.clients.submit
         # After a registration Batch may not know the definition for some seconds.
@@ -151,12 +151,12 @@ class Aws:
         return str(answer["jobId"])
 
     def submit_nothing(self, queue: str, definition: str) -> None:
-        """Submit with a definition that does not exist, once; raises as `submit` does."""
+        """Submit with a definition that does not exist, without retries; raises the errors of `submit`."""
         arguments = {"jobName": "launch-permission-check", "jobQueue": queue, "jobDefinition": definition}
         self._call(self.clients.submit, self._batch_bucket, "submit_job", arguments)
 
     def describe(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return job id to job, by 100 a request; Batch knows those that are missing no more."""
+        """Return job id to job; sends one request per 100 ids. Missing ids have expired in Batch."""
         wanted = list(dict.fromkeys(ids))
         found: dict[str, dict[str, Any]] = {}
         for at in range(0, len(wanted), _IDS):
@@ -165,22 +165,22 @@ class Aws:
         return found
 
     def jobs_named(self, queue: str, name: str) -> Iterator[dict[str, Any]]:
-        """Yield summaries of jobs of this name (`x*`: that begin so), the newest first; capitals count nothing."""
+        """Yield summaries of jobs of this name (`x*` matches a prefix), newest first; case-insensitive."""
         filters = [{"name": "JOB_NAME", "values": [name]}]
         return self._pages("list_jobs", "jobSummaryList", jobQueue=queue, filters=filters)
 
     def jobs_of_definitions(self, queue: str, name: str) -> Iterator[dict[str, Any]]:
-        """Yield summaries of jobs of definitions of this name (`x*`: that begin so), the newest first."""
+        """Yield summaries of jobs of definitions of this name (`x*` matches a prefix), newest first."""
         filters = [{"name": "JOB_DEFINITION", "values": [name]}]
         return self._pages("list_jobs", "jobSummaryList", jobQueue=queue, filters=filters)
 
     def parts(self, job_id: str, layout: str, status: str) -> Iterator[dict[str, Any]]:
-        """Yield summaries of the children or nodes of a job that are in this state, by 1000 a request."""
+        """Yield summaries of the children or nodes of a job in this state; sends one request per 1000."""
         parent = {"array": "arrayJobId", "multi-node": "multiNodeJobId"}[layout]
         return self._pages("list_jobs", "jobSummaryList", **{parent: job_id, "jobStatus": status})
 
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job, whether it waits or runs; nothing happens to one that has ended."""
+        """End a job that waits or runs; no-op if it has ended."""
         self._batch("terminate_job", jobId=job_id, reason=reason)
 
     def tag(self, arn: str, tags: Mapping[str, str]) -> None:
@@ -188,12 +188,12 @@ class Aws:
         self._batch("tag_resource", resourceArn=arn, tags=dict(tags))
 
     def queue(self, name: str) -> dict[str, Any] | None:
-        """Return the queue; None: there is none of this name."""
+        """Return the queue; None if it does not exist."""
         queues: list[dict[str, Any]] = self._batch("describe_job_queues", jobQueues=[name])["jobQueues"]
         return queues[0] if queues else None
 
     def front_of_queue(self, queue: str) -> list[str]:
-        """Return the ids of the first 100 jobs that wait, the next one first."""
+        """Return the ids of the first 100 waiting jobs, the next one first."""
         found = self._batch("get_job_queue_snapshot", jobQueue=queue).get("frontOfQueue", {}).get("jobs", [])
         return [str(job["jobArn"]).rpartition("/")[2] for job in found]
 
@@ -203,17 +203,17 @@ class Aws:
         """Return a page of a stream from `nextToken` or `startTime` on.
 
         Raises:
-            NotFoundError: nothing was written yet.
+            NotFoundError: the stream has no lines yet.
             BadTokenError: the token has expired.
         """
         arguments = {"logGroupName": group.name, "logStreamName": stream, "startFromHead": True, **where}
         return self._call(self._logs(group.region), self._logs_bucket, "get_log_events", arguments)
 
     def filter_events(self, group: LogGroup, streams: Sequence[str], **where: Any) -> dict[str, Any]:
-        """Return a page of the events of up to 100 streams, in the order of their times, from `startTime` on.
+        """Return a page of the events of up to 100 streams, ordered by time, from `startTime` on.
 
         Raises:
-            NotFoundError: one of the streams is not there.
+            NotFoundError: one of the streams does not exist.
             DeniedError: FilterLogEvents is not allowed.
         """
         arguments = {"logGroupName": group.name, "logStreamNames": [*streams], **where}
@@ -224,10 +224,10 @@ class Aws:
         return clients.logs if region in {None, self.region} else self._extra("logs", region)
 
     def s3_object(self, bucket_name: str, key: str, limit: int) -> tuple[bytes, int] | None:
-        """Return the first bytes of an object and its size; None: there is no such object.
+        """Return the first bytes of an object and its size; None if it does not exist.
 
         Raises:
-            DeniedError: GetObject is not allowed; without ListBucket also if there is no such object.
+            DeniedError: GetObject is not allowed; or, without the permission ListBucket, the object does not exist.
         """
         try:
             found = self._call(self._extra("s3"), self._logs_bucket, "get_object", {"Bucket": bucket_name, "Key": key})
@@ -237,7 +237,7 @@ class Aws:
             return body.read(limit), found["ContentLength"]
 
     def _extra(self, service: str, region: str | None = None) -> Any:
-        """Return a client that few connections need; made at the first call."""
+        """Return a client that few connections need, made on first use."""
         clients = self.clients
         with self._lock:
             if (service, region) not in self._extras:
@@ -259,7 +259,7 @@ class Aws:
                 return
 
     def _repeated(self, call: Callable[[], dict[str, Any]], statuses: set[int]) -> dict[str, Any]:
-        """Repeat a call that was refused for certain, and may be accepted some seconds later."""
+        """Repeat a call that was refused with one of these statuses, because it may be accepted some seconds later."""
         retry = BusyRetry(0.2, 5.0)
         while True:
             try:
@@ -320,7 +320,7 @@ def _unreached(operation: str, error: Exception) -> LaunchError:
             f"cannot {operation}: {error}; set aws_conn_id, or region_name and credentials, in the connection"
         )
     if isinstance(error, known.ParamValidationError):
-        return RefusedError(f"AWS Batch cannot take {operation}: {error}; correct the app or its options")
+        return RefusedError(f"AWS Batch does not accept {operation}: {error}; correct the app or its options")
     if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError)):
-        return SchedulerUnavailableError(f"cannot {operation}: AWS was not reached: {error}; try again later")
+        return SchedulerUnavailableError(f"cannot {operation}: AWS is unreachable: {error}; try again later")
     return LostAnswerError(f"cannot {operation}: AWS did not answer: {error}; try again later")

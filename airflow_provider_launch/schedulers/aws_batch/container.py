@@ -1,4 +1,4 @@
-"""The container of a role, as job definitions have it: pure."""
+"""Builds the container of a role for a job definition: pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 
 AWSLOGS = "awslogs"
 _MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-"""Not set on the main node itself, where the script sets ours."""
+"""Not set on the main node itself; there the script sets `RANK0_ENV`."""
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIRST_PORT, _PORTS = 20000, 10000
 _OURS = {"command", "image", "environment", "resourceRequirements"}
-"""What an overlay may not replace: the launcher itself relies on it."""
+"""Fields that the launcher sets itself; an overlay must not replace them."""
 
 
 class _App(Protocol):
-    """What is asked of a request."""
+    """The part of a request that is used here."""
 
     @property
     def app_id(self) -> str: ...
@@ -52,8 +52,8 @@ def container_properties(
         request: the app.
         role: one of its roles.
         first: number of its first node, in a multi-node job.
-        attempt: of the app.
-        replica: number of the only replica with these properties. None: they are for all of the role.
+        attempt: attempt of the app.
+        replica: number of the only replica with these properties. None means all replicas of the role.
     """
     opts, layout = request.opts, request.layout
     if replica is None and role.num_replicas == 1:
@@ -87,11 +87,11 @@ def container_properties(
         if empty := [name for name in role.env if not env[name]]:
             raise UnsupportedError(
                 f"role {role.name!r}: env: {empty[0]!r} is empty, and 'aws_batch' drops variables without a value; "
-                f"leave it out, or let `sh` set it, by option shell"
+                f"leave it out, or set option shell, so that `sh` sets it"
             )
         if any(has_replica(text) for text in (*args, *env.values())):
             raise UnsupportedError(
-                f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', and option shell is "
+                f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', but option shell is "
                 f"False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or use layout='multi-node' for up to "
                 f"five replicas"
             )
@@ -121,35 +121,35 @@ def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict
     if request.layout == "single":
         env |= {"LAUNCH_REPLICA_ID": "0", RANK0_ENV: "localhost"}
     if (prefix := request.opts.result_prefix) and role is request.app_def.roles[0]:
-        # Without `sh` nothing gives the children of an array their numbers: they share the address of the first one.
+        # Without `sh` the children of an array do not get their numbers, so they share the address of the first one.
         knows_number = request.opts.shell or values.replica_id != REPLICA
         env["LAUNCH_RESULT_S3"] = result_address(prefix, request.app_id, values.replica_id if knows_number else 0)
     if request.layout == "multi-node":
         env["LAUNCH_ATTEMPT"] = str(attempt)
     for name, text in role.env.items():
         if name.startswith("AWS_BATCH"):
-            raise InvalidAppError(f"role {role.name!r}: AWS Batch takes no variable {name!r}; rename it")
+            raise InvalidAppError(f"role {role.name!r}: AWS Batch does not accept a variable {name!r}; rename it")
         env[name] = values.substitute(text)
     return env
 
 
 def log_driver(opts: AwsBatchOpts) -> str:
-    """Return what takes the lines of containers."""
+    """Return the log driver of containers."""
     return str(((opts.overlay or {}).get("logConfiguration") or {}).get("logDriver", AWSLOGS))
 
 
 def has_log_result(opts: AwsBatchOpts) -> bool:
-    """Return whether the log brings the result."""
+    """Return whether the result is read from the log."""
     return opts.shell and not opts.result_prefix and log_driver(opts) == AWSLOGS
 
 
 def result_address(prefix: str, app_id: str, replica: int | str) -> str:
-    """Return where in S3 the result of a replica is."""
+    """Return the S3 address of the result of a replica."""
     return f"{prefix.rstrip('/')}/{app_id}/{replica}"
 
 
 def _ports(request: _App) -> dict[str, str]:
-    """Return variable to port. Nodes have addresses of their own; a single job may share its host's ports."""
+    """Return variable to port. Nodes have their own addresses; a single job may share the ports of its host."""
     roles = request.app_def.roles
     taken = {port for role in roles for port in role.port_map.values()}
     begin = int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16)
@@ -162,7 +162,7 @@ def _ports(request: _App) -> dict[str, str]:
 
 
 def size_of(resource: Resource) -> tuple[int, int]:
-    """Return the vCPUs and the memory in MiB of a replica, of which AWS Batch needs to know both."""
+    """Return the vCPUs and the memory in MiB of a replica; AWS Batch requires both."""
     return max(resource.cpu, 0) or 1, max(resource.memMB, 0) or 2048
 
 
@@ -237,7 +237,7 @@ def _volume(number: int, mount: BindMount | VolumeMount) -> dict[str, Any]:
 def _merged(body: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     if taken := sorted(_OURS & set(overlay)):
         raise InvalidAppError(
-            f"option overlay: {', '.join(taken)} belongs to the launcher; set it in the role, and leave it out here"
+            f"option overlay: {', '.join(taken)} is set by the launcher; set it in the role, and leave it out here"
         )
     found = copy.deepcopy(dict(body))
     for key, value in overlay.items():

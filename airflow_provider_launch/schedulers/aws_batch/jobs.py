@@ -1,4 +1,4 @@
-"""What Batch reports of the replicas of an app, in one form for single jobs, children of arrays and nodes: pure."""
+"""The replicas of an app, parsed from single jobs, children of arrays, or nodes: pure."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _PHASES = {
 }
 _DEFAULT_GROUP = "/aws/batch/job"
 OURS = "launch: "
-"""So begins the reason with which the launcher ends a job."""
+"""Prefix of the reason with which the launcher ends a job."""
 NO_END = ReplicaEnd()
 
 
 @dataclass(frozen=True)
 class AttemptLog:
-    """Where the lines of one attempt are."""
+    """The log stream of one attempt."""
 
     group: LogGroup
     stream: str
     ended_at: float | None
-    """By AWS's clock; None: more lines may come."""
+    """By AWS's clock; None if more lines may come."""
     end: ReplicaEnd = NO_END
 
     @property
     def ending(self) -> str:
-        """How it ended; empty: it has not."""
+        """How it ended; empty if it has not ended."""
         return "" if self.ended_at is None else ending_text(self.end)
 
 
 @dataclass
 class Replica:
-    """The newest that is known of one replica in one attempt of the app."""
+    """The latest status of one replica in one attempt of the app."""
 
     phase: Phase = Phase.WAITING
     end: ReplicaEnd = NO_END
@@ -56,7 +56,7 @@ class Replica:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """Whether it has ended for good."""
         return self.phase in {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED}
 
 
@@ -74,17 +74,17 @@ def replica_id(request: AwsBatchRequest, job_id: str, number: int) -> str:
 def replicas_of(
     request: AwsBatchRequest, job: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
 ) -> list[Replica]:
-    """Return the replicas of an attempt in the order of `request.places`.
+    """Return the replicas of an attempt in the order of `request.replica_keys`.
 
     Args:
         request: the app.
         job: the job of the attempt.
-        parts: id to child or node, as far as they are known.
+        parts: id to child or node, as far as they were read.
     """
     if request.layout == "single":
         return [_replica(job)]
     found = []
-    for number in range(len(request.places)):
+    for number in range(len(request.replica_keys)):
         part = parts.get(replica_id(request, job["jobId"], number))
         found.append(_replica(part) if part else Replica())
     main = found[0]
@@ -102,21 +102,21 @@ def replicas_of(
 
 
 def stopped_outside(job: Mapping[str, Any]) -> str:
-    """Return the reason with which somebody else has ended a job, its child or its node; empty: nobody has."""
+    """Return the reason of an outside stop of a job, its child or its node; empty if there was none."""
     is_stopped = job.get("isTerminated") or job.get("isCancelled")
     reason = job.get("statusReason") or ""
     return "" if not is_stopped or reason.startswith(OURS) else reason
 
 
 def _end_of(container: Mapping[str, Any], status_reason: str, outside: str = "") -> ReplicaEnd:
-    """Return how an attempt has ended, by its container and the reason that its job has."""
+    """Return how an attempt has ended, according to its container and the reason of its job."""
     code, reason = container.get("exitCode"), container.get("reason") or ""
-    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host begins so.
+    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host starts with this.
     is_host_lost = status_reason.startswith("Host EC2")
     status_reason = "" if status_reason.startswith(OURS) or code is not None else status_reason
     return ReplicaEnd(
         code,
-        # It begins so: others quote the image, whose name may have that word.
+        # Check only the start: other reasons quote the image, whose name may have that word.
         out_of_memory=reason.startswith("OutOfMemory"),
         outside=outside,
         start_error=reason if code is None and reason.startswith("Cannot") else "",
@@ -146,7 +146,7 @@ def _replica(job: Mapping[str, Any]) -> Replica:
 
 
 def _has_last(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any) -> bool:
-    """Return whether the attempt that runs is among those that have ended: the job's state follows a little later."""
+    """Return whether the last attempt has already ended although the job, whose state lags, is still RUNNING."""
     current = container.get("logStreamName")
     return bool(
         job["status"] == "RUNNING"
@@ -157,7 +157,7 @@ def _has_last(job: Mapping[str, Any], container: Mapping[str, Any], attempts: An
 
 
 def log_group(job: Mapping[str, Any]) -> LogGroup:
-    """Return where the lines of a job, or of the first node of one, go."""
+    """Return the log group of a job, or of its first node."""
     ranges = job.get("nodeProperties", {}).get("nodeRangeProperties", [])
     container = job.get("container") or (ranges[0].get("container", {}) if ranges else {})
     options = container.get("logConfiguration", {}).get("options", {})

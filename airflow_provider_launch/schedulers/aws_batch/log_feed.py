@@ -1,6 +1,6 @@
-"""The lines of many streams by few requests: one FilterLogEvents for up to 100 of them.
+"""Reads many log streams with few requests: one FilterLogEvents for up to 100 streams.
 
-Events have ids there, so that none is lost or repeated, not even those that come late.
+Its events have ids, so that none is lost or repeated, not even a late one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 _STREAMS = 100
 _FEW = 2
 _KEPT_S = 90.0
-"""A quiet stream is read by its follower every 30 s."""
+"""Seconds that an unread stream is kept; a quiet stream is read by its follower every 30 s."""
 _LATE_MS = 200
-"""So much earlier than the newest event of its stream one may be that comes later."""
+"""A late event may be this much older than the newest event of its stream."""
 _IDS = 2000
 _LEAST_S, _MOST_S = 2.0, 10.0
 _STRETCH = 8.0
 _EVENTS = 20_000
-"""Events of one round: what is read ahead is bounded."""
+"""Maximum number of events that one round reads ahead."""
 _FULL = 5_000
-_ALIKE_MS = 60_000
+_SIMILAR_MS = 60_000
 _TURN_S = 0.5
 
 Event = Mapping[str, Any]
@@ -38,23 +38,23 @@ State = dict[str, Any]
 
 @dataclass(eq=False)
 class _Stream:
-    """One stream, from the place of its reader on."""
+    """One stream, from the position of its reader on."""
 
     group: LogGroup
     name: str
     newest: int
     floor: int
-    """What is earlier was delivered."""
+    """All events before this time were delivered."""
     seen: dict[str, int]
-    """Id to time of each event from the floor on that was delivered."""
+    """Id to time of each delivered event from the floor on."""
     unknown: int
-    """How many events at `newest` were delivered whose ids are not known."""
+    """Number of events at `newest` that were delivered without an id."""
     given: State = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     asked_at: float = -math.inf
     wanted_at: float = -math.inf
     read_to: int = 0
-    """To here a round has come that did not come to the end."""
+    """Position reached by an unfinished round."""
 
     @classmethod
     def at(cls, group: LogGroup, name: str, state: State) -> _Stream:
@@ -79,22 +79,22 @@ class _Stream:
         self.newest = max(self.newest, at)
 
     def state(self) -> State:
-        """Return the place after all that was read."""
+        """Return the position after all events that were read."""
         self.floor = max(self.floor, self.newest - _LATE_MS)
         if len(self.seen) > _IDS:
-            # All ids of a millisecond, or none.
+            # Keep all ids of a millisecond or none.
             self.floor = max(self.floor, sorted(self.seen.values())[-_IDS])
         self.seen = {key: at for key, at in self.seen.items() if at >= self.floor}
         known = [[at, key] for key, at in self.seen.items()]
-        place: State = {"m": self.newest, "f": self.floor, "i": known}
-        return {**place, "n": self.unknown} if self.unknown else place
+        position: State = {"m": self.newest, "f": self.floor, "i": known}
+        return {**position, "n": self.unknown} if self.unknown else position
 
 
 class LogFeed:
-    """Reads ahead for all streams of a scheduler that are followed.
+    """Reads ahead for all followed streams of a scheduler.
 
-    Place in a stream: `m` time of the newest event delivered, `f` time from which on events may come that were not,
-    `i` time and id of those that were; `n` how many at `m` were delivered without an id.
+    Position in a stream: `m` time of the newest delivered event, `f` time from which on late events may come, `i` time
+    and id of delivered events since `f`, `n` number of events at `m` that were delivered without an id.
     """
 
     def __init__(self, aws: Aws) -> None:
@@ -107,7 +107,7 @@ class LogFeed:
         self._stretch = 1.0
 
     def is_shared(self, group: LogGroup, name: str) -> bool:
-        """Note that a stream is read that goes on, and return whether there are many."""
+        """Note that an unfinished stream is read, and return whether there are many."""
         now = time.monotonic()
         with self._lock:
             self._readers[group, name] = now
@@ -122,33 +122,33 @@ class LogFeed:
         """Whether many streams are followed."""
         return len(self._readers) > _FEW
 
-    def join(self, group: LogGroup, name: str, place: State) -> None:
-        """Note that a stream was read to this place a moment ago, so that the next rounds go on with it."""
+    def join(self, group: LogGroup, name: str, position: State) -> None:
+        """Add a stream that was just read up to this position to the next rounds."""
         now = time.monotonic()
-        stream = _Stream.at(group, name, place)
+        stream = _Stream.at(group, name, position)
         stream.asked_at = stream.wanted_at = now
         with self._lock:
             self._streams[group, name] = stream
 
-    def take(self, group: LogGroup, name: str, place: State, *, is_over: bool) -> tuple[list[Event], State]:
-        """Return events after a place, and the place after them.
+    def take(self, group: LogGroup, name: str, position: State, *, is_over: bool) -> tuple[list[Event], State]:
+        """Return events after a position, and the position after them.
 
         Args:
-            group: of the stream.
-            name: of the stream.
-            place: as described above.
-            is_over: nothing is written any more, so this is asked for now; else it may be some seconds old.
+            group: log group of the stream.
+            name: name of the stream.
+            position: as described above.
+            is_over: the stream is complete, so read it now; else the answer may be some seconds old.
 
         Raises:
             DeniedError: FilterLogEvents is not allowed.
-            SchedulerUnavailableError: not reached.
+            SchedulerUnavailableError: AWS is unreachable.
         """
         began = time.monotonic()
         with self._lock:
             stream = self._streams.get((group, name))
-            if stream is None or stream.given != place:
-                # Another one than the round may have, which goes on from another place.
-                stream = self._streams[group, name] = _Stream.at(group, name, place)
+            if stream is None or stream.given != position:
+                # A new object, because a running round may still add events to the old one.
+                stream = self._streams[group, name] = _Stream.at(group, name, position)
             stream.wanted_at = began
             events = stream.events
         if not events and (is_over or began - stream.asked_at >= self._interval_s()):
@@ -166,7 +166,7 @@ class LogFeed:
             return
         try:
             if stream.asked_at >= began or stream.events:
-                return  # by the one before
+                return  # the previous round has read it
             members = self._members(stream)
             asked_at = time.monotonic()
             try:
@@ -182,15 +182,15 @@ class LogFeed:
             self._round.release()
 
     def _members(self, stream: _Stream) -> list[_Stream]:
-        """Return the stream, and others that are due: one that was silent for long would make others be read again."""
+        """Return the stream and other due streams of similar age; a much older one would make others be read again."""
         now = time.monotonic()
         now_ms = self._aws.now() * 1000
         half_s = self._interval_s() / 2
         age = now_ms - stream.newest
 
-        def is_alike(one: _Stream) -> bool:
+        def is_similar(one: _Stream) -> bool:
             other = now_ms - one.newest
-            return max(age, other) <= 2 * max(0.0, min(age, other)) + _ALIKE_MS
+            return max(age, other) <= 2 * max(0.0, min(age, other)) + _SIMILAR_MS
 
         with self._lock:
             due = [
@@ -201,13 +201,13 @@ class LogFeed:
                 and now - one.asked_at >= half_s
                 and now - one.wanted_at < _KEPT_S
                 and len(one.events) < _FULL
-                and is_alike(one)
+                and is_similar(one)
             ]
         due.sort(key=lambda one: one.asked_at)
         return [stream, *due[: _STREAMS - 1]]
 
     def _ask(self, members: Sequence[_Stream]) -> bool:
-        """Read until the end; False: there was too much."""
+        """Read the streams to the end; return False if there was too much."""
         by_name = {one.name: one for one in members}
         where: dict[str, Any] = {"startTime": min(one.start for one in members)}
         count = 0
@@ -215,7 +215,7 @@ class LogFeed:
             try:
                 page = self._aws.filter_events(members[0].group, [*by_name], **where)
             except NotFoundError:
-                # One of them was deleted, and which one is not reported.
+                # One of the streams was deleted; AWS does not report which one.
                 if len(members) == 1:
                     return True
                 half = len(members) // 2
@@ -228,7 +228,7 @@ class LogFeed:
             if not token:
                 return True
             if count >= _EVENTS and page["events"]:
-                # Events come in the order of their times, whatever stream they are from.
+                # Events of all streams come in the order of their times.
                 for one in members:
                     one.read_to = page["events"][-1]["timestamp"]
                 return False

@@ -1,4 +1,4 @@
-"""The lines of one attempt in CloudWatch, from a cursor on."""
+"""Reads the log of one attempt from CloudWatch, from a cursor on."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LONGEST_WAIT_S = 30.0
 _PAUSE_S, _PAUSE_MAX_S = 0.25, 2.0
 _DENIED_S = 600.0
 _BACKLOG, _BACKLOG_CHARS = 1_000, 500_000
-"""What a page of a stream holds that is far behind: it is read on alone, since one page of a round is for all."""
+"""Size of a page that shows a long backlog: such a stream is read alone, because a shared round has little room."""
 _AT_ONCE = 100
-"""Streams that one request may read."""
+"""Maximum number of streams in one request."""
 _MARKS_BEFORE_S = 120
-"""Before the end of an attempt: its marks are the last lines that it wrote."""
+"""Seconds before the end of an attempt to search for its marks, which are its last lines."""
 _MARKED_CHARS = 256 * 1024
-"""Of all that stands behind one kind of marks of an attempt."""
+"""Maximum characters after one kind of marks of an attempt."""
 _MARKS = 3
-"""The exit on both streams, and the end."""
+"""Number of marks at the end: the exit on both streams, and the end."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Marks:
     mark: str
 
     def split(self, text: str) -> tuple[str, str, str] | None:
-        """Return what stands before the mark, its kind and its value; None: there is none in the line."""
+        """Return the text before the mark, its kind and its value; None if the line has no mark."""
         at = text.rfind(f"{self.mark}-")
         if at < 0:
             return None
         found = re.fullmatch(
             r"(begin|exit|result|error|end)(-large)?(?::(.*))?", text[at + len(self.mark) + 1 :], re.DOTALL
         )
-        # Only the first mark can follow a rest without an end; a line that holds the text elsewhere is the program's.
+        # Only an exit mark can follow an unfinished line; other lines with this text come from the program.
         if found is None or (at and found[1] != "exit"):
             return None
         return text[:at], found[1] + (found[2] or ""), found[3] or ""
 
 
 class LogReader:
-    """Reads attempts; all that is known of one is in the cursor.
+    """Reads the logs of attempts; the cursor has the whole position.
 
-    One stream is read by GetLogEvents. Where there are many, each joins the others when no long backlog is left, and
-    stays with them: its place is then that of `LogFeed`, known by its `i`.
+    A single stream is read by GetLogEvents. If there are many, a stream without a long backlog joins the `LogFeed`, and
+    stays there: the cursor is then a `LogFeed` position (it has key `i`).
 
     Cursor of an attempt: `s` stream, `t` token, `f` start time of the token's request, `m` time of the last event,
-    `n` events delivered at that time, `x` marks of the end seen, `d` all lines were read.
+    `n` number of events delivered at that time, `x` number of end marks seen, `d` whether all lines were read.
     """
 
     def __init__(self, aws: Aws) -> None:
@@ -77,9 +77,9 @@ class LogReader:
     def read(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
-        """Return new lines and the state after them; `d` in it states that no more can come.
+        """Return new lines and the state after them, with `d` if no more lines can come.
 
-        Of an attempt that has ended the rest is waited for, since lines come to CloudWatch some seconds late.
+        Waits for the rest of an ended attempt, because lines reach CloudWatch some seconds late.
         """
         if state.get("s") != log.stream:
             state = {"s": log.stream}
@@ -107,11 +107,11 @@ class LogReader:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _joined(self, log: AttemptLog, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state with which a stream goes on among many; one without any event stays alone."""
+        """Return the state of a stream that joins the `LogFeed`; a stream without events stays alone."""
         if "i" in state or "m" not in state or time.monotonic() < self._alone_until:
             return state
         joined = {**_picked(state, "s", "m", "n", "x"), "f": state["m"], "i": []}
-        self._feed.join(log.group, log.stream, _place(joined))
+        self._feed.join(log.group, log.stream, _feed_position(joined))
         return joined
 
     def _next(
@@ -120,20 +120,21 @@ class LogReader:
         if "i" not in state:
             return self._page(attempt, log, marks, state)
         try:
-            events, place = self._feed.take(log.group, log.stream, _place(state), is_over=log.ended_at is not None)
+            is_over = log.ended_at is not None
+            events, position = self._feed.take(log.group, log.stream, _feed_position(state), is_over=is_over)
         except DeniedError as error:
             logger.warning("logs are read one by one, which takes more requests: %s", error)
             self._alone_until = time.monotonic() + _DENIED_S
             alone = _picked(state, "s", "x")
             same = sum(at == state["m"] for at, _ in state["i"]) or state.get("n", 0)
             return self._page(attempt, log, marks, {**alone, "f": state["m"], "m": state["m"], "n": same, "r": True})
-        found = {**_picked(state, "s", "x"), **place}
+        found = {**_picked(state, "s", "x"), **position}
         return self._lines(attempt, events, marks, found), found
 
     def _page(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
-        """Return the lines of one page; after the loss of a token, of the first page that has something new."""
+        """Return the lines of one page; after a token has expired, of the first page with new lines."""
         found = dict(state)
         token, start, skip = found.get("t"), found.get("f"), found["n"] if found.pop("r", False) else 0
         while True:
@@ -142,7 +143,7 @@ class LogReader:
             try:
                 page = self._aws.log_events(log.group, log.stream, **where)
             except NotFoundError:
-                return [], found  # the first line makes the stream
+                return [], found  # the first line creates the stream
             except BadTokenError:
                 token, start, skip = None, found.get("m"), found.get("n", 0)
                 found.pop("t", None)
@@ -155,7 +156,7 @@ class LogReader:
                 skip -= passed
                 events = events[passed:]
                 if skip and page["events"]:
-                    # A token within what was delivered already is not kept.
+                    # Do not keep a token inside events that were already delivered.
                     token = page["nextForwardToken"]
                     continue
             found["t"] = page["nextForwardToken"]
@@ -176,7 +177,7 @@ class LogReader:
                 continue
             rest, kind, _ = parts
             if rest:
-                # The program ended without a line feed, and the mark followed at once.
+                # The program ended without a line feed before the mark.
                 lines.append(LogLine(rest, Stream.COMBINED, at / 1000, attempt))
             if kind in {"exit", "end"}:
                 state["x"] = state.get("x", 0) + 1
@@ -185,7 +186,7 @@ class LogReader:
     def documents(
         self, logs: Sequence[AttemptLog], marks: Marks, limit_s: float = _LONGEST_WAIT_S
     ) -> dict[str, tuple[dict[str, list[str]], bool]]:
-        """Return stream to the texts by kind of mark of an ended attempt, and whether the end mark was seen."""
+        """Return, for each stream of ended attempts, kind of mark to texts, and whether the end mark was seen."""
         deadline = time.monotonic() + limit_s
         known: dict[str, tuple[dict[str, list[str]], bool]] = {}
         waiting = [*logs]
@@ -241,14 +242,14 @@ class LogReader:
             for event in page["events"]:
                 if marks.mark in event["message"] and (parts := marks.split(event["message"])):
                     _add_marked(found, parts)
-            # A program may have written without an end, and who describes other apps waits meanwhile.
+            # Stop at the deadline: the log may be very long, and polls of other apps wait meanwhile.
             if page["nextForwardToken"] == token or time.monotonic() > deadline:
                 return found, "end" in found
             token = page["nextForwardToken"]
 
 
 def _add_marked(found: dict[str, list[str]], parts: tuple[str, str, str]) -> None:
-    """Keep what stands behind a mark; a program may write any number of such lines."""
+    """Keep the text after a mark, up to a limit, because a program may write any number of such lines."""
     _, kind, text = parts
     if sum(len(each) + 1 for each in found.get(kind, ())) + len(text) <= _MARKED_CHARS:
         found.setdefault(kind, []).append(text)
@@ -258,7 +259,7 @@ def _is_backlog(lines: list[LogLine]) -> bool:
     return len(lines) >= _BACKLOG or sum(len(line.text) for line in lines) >= _BACKLOG_CHARS
 
 
-def _place(state: dict[str, Any]) -> dict[str, Any]:
+def _feed_position(state: dict[str, Any]) -> dict[str, Any]:
     return _picked(state, "m", "f", "i", "n")
 
 

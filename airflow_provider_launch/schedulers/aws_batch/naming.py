@@ -10,7 +10,7 @@ from typing import NamedTuple
 from airflow_provider_launch.schedulers.ids import slug
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,99}\Z")
-"""No `_`, which stands between the app and its attempt in the names of jobs."""
+"""`_` is not allowed, because it separates app and attempt in the names of jobs."""
 _PREFIX = "launch-"
 
 
@@ -22,7 +22,7 @@ class Tag(str, Enum):
     SUBMITTED = "launch.io/submitted-at"
     QUEUE = "launch.io/queue"
     CANCELLED = "launch.io/cancelled"
-    """On a definition: the app was cancelled, whatever becomes of its jobs."""
+    """On a definition: the app was cancelled, whatever happens to its jobs."""
     DELETED = "launch.io/deleted"
     """On a job: the app was deleted; the value is the last revision that belonged to it."""
 
@@ -31,15 +31,15 @@ class Tag(str, Enum):
 
 
 class LogGroup(NamedTuple):
-    """Where streams are in CloudWatch."""
+    """A log group in CloudWatch."""
 
     name: str
     region: str | None = None
-    """None: that of the queue."""
+    """None means the Region of the queue."""
 
 
 def app_slug(name: str) -> str:
-    """Return the beginning of an id for an app of this name."""
+    """Return the form of an app's name that is used in ids."""
     return slug(name, 40)
 
 
@@ -54,7 +54,7 @@ def definition_name(app_id: str, attempt: int = 0) -> str:
 
 
 def attempt_of(app_id: str, name: str) -> int | None:
-    """Return which attempt of the app a job of this name is; None: it is none of its."""
+    """Return the attempt of the app to which a job of this name belongs; None if it does not belong to the app."""
     if name == app_id:
         return 0
     found = re.fullmatch(rf"{re.escape(app_id)}_a([1-9]\d*)", name)
@@ -62,5 +62,5 @@ def attempt_of(app_id: str, name: str) -> int | None:
 
 
 def mark(app_id: str) -> str:
-    """Return what the script's own lines in the log begin with; another app's, whose log this one prints, differ."""
+    """Return the prefix of the script's own lines in the log; it differs from the prefix of every other app."""
     return f":launch-{hashlib.sha256(app_id.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Pages of AWS's console about an app: pure."""
+"""Links to the pages of the AWS console about an app: pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def _console(region: str) -> str:
 
 
 def job_page(region: str, job: Mapping[str, Any]) -> str:
-    """Return the page of a job."""
+    """Return the address of a job's page."""
     return f"{_console(region)}/batch/home?region={region}#jobs/detail/{job['jobId']}"
 
 
 def other_pages(region: str, job: Mapping[str, Any]) -> dict[str, str]:
-    """Return what else has a page to its address: definition, queue and the log of all replicas and attempts.
+    """Return title to address of further pages: definition, queue, and the log of all replicas and attempts.
 
     Args:
-        region: of the queue.
-        job: as DescribeJobs has it.
+        region: Region of the queue.
+        job: the job, as DescribeJobs returns it.
     """
     batch = f"{_console(region)}/batch/home?region={region}"
     definition = str(job["jobDefinition"])
     group = log_group(job)
-    # The console encodes what stands behind `#` twice, with `$` for `%`. Streams are named after their definition.
+    # The console encodes the part after `#` twice, with `$` for `%`. Streams are named after their definition.
     name, stream = (quote(quote(text, safe=""), safe="").replace("%", "$") for text in (group.name, _name(definition)))
     logs = f"{_console(region)}/cloudwatch/home?region={group.region or region}"
     return {

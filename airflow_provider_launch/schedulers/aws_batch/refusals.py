@@ -1,4 +1,4 @@
-"""What AWS Batch cannot give to an app, beside what no capability offers: pure."""
+"""Refuses apps with features that AWS Batch does not have, in addition to the check of capabilities: pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024
 
 
 def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> None:
-    """Refuse what a job of this layout cannot do.
+    """Refuse features that a job of this layout does not have.
 
     Raises:
-        UnsupportedError: names role, field, backend and cure.
+        UnsupportedError: names the role, the field, the backend and the fix.
         InvalidAppError: options contradict each other.
     """
     count = sum(role.num_replicas for role in app.roles)
@@ -53,7 +53,7 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
 def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
     if opts.result_prefix and not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?", opts.result_prefix):
         raise InvalidAppError(
-            f"option result_prefix: {opts.result_prefix!r} is no address in S3; give s3://bucket/folder"
+            f"option result_prefix: {opts.result_prefix!r} is not a valid S3 address; use s3://bucket/folder"
         )
     for role in app.roles if not has_log_result(opts) else ():
         if any(_RESULT_PATH in text for text in (*role.args, *role.env.values())):
@@ -68,7 +68,7 @@ def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
 def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
     if opts.layout == "array":
         raise InvalidAppError(
-            f"an app of {len(app.roles)} roles is no array job; leave option layout out, or launch one role only"
+            f"an app of {len(app.roles)} roles cannot be an array job; leave option layout out, or launch one role only"
         )
     if opts.platform == "FARGATE":
         raise UnsupportedError(
@@ -108,7 +108,7 @@ def _refuse_array(role: Role, count: int) -> None:
         )
     if role.port_map or any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
         raise UnsupportedError(
-            f"role {role.name!r}: the children of an array job of 'aws_batch' have no address of each other; use "
+            f"role {role.name!r}: the children of an array job of 'aws_batch' cannot connect to each other; use "
             f"layout='multi-node', or leave port_map and macros.rank0_env out"
         )
     if RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION and role.max_retries:
@@ -137,6 +137,6 @@ def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
     least, most, step = _FARGATE.get(cpu, (0, -1, 1))
     if not least <= mem_mb <= most or mem_mb % step:
         raise UnsupportedError(
-            f"role {role.name!r}: resource cpu={cpu} with memMB={mem_mb} is none of "
-            f"Fargate's sizes on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
+            f"role {role.name!r}: resource cpu={cpu} with memMB={mem_mb} is not a valid "
+            f"size of Fargate on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
         )

@@ -1,4 +1,4 @@
-"""From an app to one job of AWS Batch: pure."""
+"""Builds the request of an app for AWS Batch: pure."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from airflow_provider_launch.util.untrusted import inflate, parse_json
 log = logging.getLogger(__name__)
 
 Layout = Literal["single", "array", "multi-node"]
-Place = tuple[str, int]
+ReplicaKey = tuple[str, int]
 """Role and number of a replica."""
 
 _RECORD = "launchRequest"
 """Parameter of the definition that holds the app and its options, with the secrets of all roles.
 
-Batch puts parameters into a command that names them by `Ref::`, and into nothing else: no program can read this one.
+Batch substitutes parameters only in commands that name them by `Ref::`, so no program can read this one.
 https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html#parameters
 """
 _RECORD_BYTES = 8 * 1024 * 1024
-"""Of the record when it is unpacked: texts that are repeated are small in the definition."""
+"""Maximum bytes of the unpacked record; repeated texts take little space in the definition."""
 _GIVEN = ("AWS_BATCH*", "AWS_CONTAINER_*", "AWS_EXECUTION_ENV", "ECS_*", "HOSTNAME")
-"""Variables that Batch refuses, or that its containers have: they find the credentials of their own role by some."""
+"""Variables that Batch refuses or sets itself, some of them for the credentials of the container's role."""
 _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
-"""Attempts of a job that may not fail: the loss of a host is not charged to the app."""
+"""Attempts of a job without retries, because the loss of a host is not charged to the app."""
 
 
 class InheritingRole(NamedTuple):
-    """A role with what its replicas inherit from the launcher, as the requests of other backends name it."""
+    """A role with the variables inherited from the launcher, in the form of the requests of other backends."""
 
     name: str
     copied_env: dict[str, str]
@@ -59,18 +59,18 @@ class InheritingRole(NamedTuple):
 
 @dataclass
 class AwsBatchRequest:
-    """The app with its options; all else follows from these."""
+    """The app with its options; everything else is derived from them."""
 
     app_id: str
     app: dict[str, Any]
-    """The app as it was given."""
+    """The app as the user gave it."""
     options: dict[str, Any]
-    """As far as they are not the defaults."""
+    """Options that differ from their defaults."""
     copied_env: dict[str, str]
 
     @cached_property
     def app_def(self) -> AppDef:
-        """The app as it was given; made once, because each poll of the app shows it."""
+        """The app as the user gave it; cached, because each poll shows it."""
         return app_from_dict(self.app)
 
     @cached_property
@@ -80,22 +80,22 @@ class AwsBatchRequest:
 
     @cached_property
     def spec_hash(self) -> str:
-        """Differs between two apps."""
+        """Hash of app and options."""
         return spec_hash(self.app_def, self.opts)
 
     @cached_property
     def layout(self) -> Layout:
-        """What the app becomes."""
+        """The kind of job."""
         return _layout(self.app_def, self.opts)
 
     @cached_property
-    def places(self) -> list[Place]:
-        """All replicas; in the order of children or nodes."""
+    def replica_keys(self) -> list[ReplicaKey]:
+        """All replicas, in the order of children or nodes."""
         return [(role.name, k) for role in self.app_def.roles for k in range(role.num_replicas)]
 
     @property
     def roles(self) -> list[InheritingRole]:
-        """The roles, which inherit the same variables."""
+        """The roles, which all inherit the same variables."""
         return [InheritingRole(role.name, self.copied_env) for role in self.app_def.roles]
 
     @property
@@ -106,7 +106,7 @@ class AwsBatchRequest:
 
     @property
     def resubmits(self) -> bool:
-        """Whether a failure is answered by another job, which the observers submit."""
+        """Whether observers submit another job after a failure."""
         return self.layout == "multi-node" and any(role.max_retries for role in self.app_def.roles)
 
     def definition(self, attempt: int, submitted_at: int, *, cancelled: bool = False) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class AwsBatchRequest:
             "tags": {**(opts.tags or {}), **self._tags()},
         }
         if self.layout == "array":
-            found["arrayProperties"] = {"size": len(self.places)}
+            found["arrayProperties"] = {"size": len(self.replica_keys)}
         if opts.share_identifier:
             found["shareIdentifier"] = opts.share_identifier
         if opts.priority is not None:
@@ -150,7 +150,7 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
         environ: variables of the launcher.
 
     Raises:
-        UnsupportedError: a role asks for what Batch cannot give.
+        UnsupportedError: a role uses a feature that Batch does not have.
         InvalidAppError: there is no queue, or the app is larger than a job definition may be.
     """
     if not opts.queue:
@@ -171,14 +171,15 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
     size = len(json.dumps(request.definition(0, 0)).encode())
     if size > _DEFINITION_BYTES:
         raise InvalidAppError(
-            f"the job definition of app {app.name!r} would have {size} bytes, and AWS Batch takes {_DEFINITION_BYTES}; "
+            f"the job definition of app {app.name!r} would have {size} bytes, but AWS Batch has a limit of "
+            f"{_DEFINITION_BYTES}; "
             f"shorten args and env, or put large texts into the image or into S3"
         )
     return request
 
 
 def request_in(definition: Mapping[str, Any]) -> AwsBatchRequest | None:
-    """Return the request that a job definition was made of; None: it is not the launcher's."""
+    """Return the request in a job definition; None if it is not from the launcher, or damaged."""
     app_id = definition.get("tags", {}).get(str(Tag.APP_ID))
     packed = (definition.get("parameters") or {}).get(_RECORD)
     if not app_id or not packed:
@@ -186,10 +187,10 @@ def request_in(definition: Mapping[str, Any]) -> AwsBatchRequest | None:
     try:
         document = parse_json(inflate(base64.b64decode(packed), _RECORD_BYTES), _RECORD_BYTES)
         request = AwsBatchRequest(app_id, **document)
-        # What all that follows reads: it is made here, once, so that a damaged record is an error here.
+        # Build these cached properties here, so that a damaged record fails here.
         _ = request.app_def, request.opts, request.layout
     except Exception as error:  # noqa: BLE001 - any text in place of any field, by another user of the account
-        log.warning("the record of app %r is damaged, and passed over: %s", app_id, error)
+        log.warning("the record of app %r is damaged, and ignored: %s", app_id, error)
         return None
     return request
 
@@ -202,7 +203,7 @@ def format_request(request: AwsBatchRequest) -> str:
     for role in request.app_def.roles:
         details = []
         if role.max_retries and request.layout != "multi-node":
-            details.append("attempts are counted by Batch; the loss of a host counts, too")
+            details.append("Batch counts the attempts; the loss of a host counts, too")
         if role is request.app_def.roles[0]:
             details.append(_result_detail(opts))
         lines += format_role(
@@ -228,15 +229,15 @@ def format_request(request: AwsBatchRequest) -> str:
 
 def _result_detail(opts: AwsBatchOpts) -> str:
     if opts.result_prefix:
-        return f"its result is what it writes below {opts.result_prefix}"
+        return f"its result is read from below {opts.result_prefix}"
     if has_log_result(opts):
         return ""
     cause = "without `sh`" if not opts.shell else f"with the log driver {log_driver(opts)!r}"
-    return f"hands back no result {cause}; option result_prefix takes it by S3"
+    return f"returns no result {cause}; with option result_prefix it is read from S3"
 
 
 def _masked(request: AwsBatchRequest) -> AwsBatchRequest:
-    """Return the request as it is shown: built anew of an app without secrets, since scripts hold them too."""
+    """Return the request of the same app with masked secrets; rebuilt, because scripts contain secrets, too."""
     app = copy.deepcopy(request.app_def)
     for role in app.roles:
         role.env = masked_env(role.env)
@@ -279,7 +280,7 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     first = 0
     for role in roles:
         if request.layout == "multi-node" and not opts.shell:
-            # Nothing else can give a replica its number.
+            # Without a shell only separate properties can give each replica its number.
             alone = range(role.num_replicas)
             bodies += [(first + k, 1, container_properties(request, role, first, attempt, k)) for k in alone]
         else:
@@ -290,13 +291,13 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
         return {**found, "type": "container", "containerProperties": bodies[0][2], "retryStrategy": _retries(role)}
     ranges = [{"targetNodes": f"{begin}:{begin + count - 1}", "container": body} for begin, count, body in bodies]
     nodes = {"numNodes": first, "mainNode": 0, "nodeRangeProperties": ranges}
-    # What is retried is the whole app, which Batch does only when its main node fails: so we do it.
+    # Observers retry the whole app, because Batch would do so only if the main node fails.
     return {**found, "type": "multinode", "nodeProperties": nodes, "retryStrategy": {"attempts": 1}}
 
 
 def _retries(role: Role) -> dict[str, Any]:
     if role.max_retries:
         return {"attempts": role.max_retries + 1}
-    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host begins so.
+    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host starts with this.
     rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
     return {"attempts": _HOST_LOSSES, "evaluateOnExit": rules}

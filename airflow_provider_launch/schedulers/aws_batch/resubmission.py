@@ -1,4 +1,4 @@
-"""The next attempt of a multi-node app, submitted by an observer, once."""
+"""Submits the next attempt of a multi-node app, exactly once, from its observers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ log = logging.getLogger(__name__)
 
 
 class Resubmission:
-    """Claims attempts as launches do, but never waits: what is not done at this poll is done at a later one."""
+    """Claims attempts as launches do, but without waiting: a later poll continues."""
 
     def __init__(self, aws: Aws, claims: Claims, wait_s: float) -> None:
         self._aws = aws
         self._claims = claims
         self._wait_s = wait_s
         self._seen: dict[tuple[str, int], float] = {}
-        """App and attempt to when its claim was first seen without a job."""
+        """App and attempt to the time when its claim was first seen without a job."""
         self._fences: dict[tuple[str, int], tuple[float, int]] = {}
-        """App and attempt to when its claims were made inactive, and our own revision."""
+        """App and attempt to the time when older claims were made inactive, and our own revision."""
 
     def work(self, known: Known) -> bool:
-        """Bring the next attempt of the app on its way; return whether it was cancelled instead."""
+        """Submit the next attempt; return whether the app was cancelled instead."""
         request, attempt = known.request, known.attempt + 1
         if self._is_cancelled(known):
             return True
@@ -43,12 +43,12 @@ class Resubmission:
             "jobId": job_id, "status": "SUBMITTED", "jobName": known.app_id, "createdAt": self._aws.now() * 1000,
         }  # fmt: skip
         if job is None and self._is_cancelled(known):
-            # The cancel came between our poll and the submission, and has found nothing to end.
+            # The cancel came between our poll and the submission, so it has not ended this job.
             self._aws.terminate(job_id, CANCELLED)
         return False
 
     def _submit(self, known: Known, attempt: int) -> str | None:
-        """Return the id of the job that was submitted; None: another observer is at it."""
+        """Return the id of the submitted job; None if the claim is not ready, or another observer has it."""
         request, key, now = known.request, (known.app_id, attempt), time.monotonic()
         name = definition_name(known.app_id, attempt)
         if fence := self._fences.get(key):

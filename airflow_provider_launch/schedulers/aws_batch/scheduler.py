@@ -1,7 +1,7 @@
 """The AWS Batch scheduler: apps as jobs of a queue.
 
-All truth is in Batch: the job definition of an app is its record, the first revision of it the claim. What is here
-answers the `Scheduler` interface; `claims` submits, `catalog` knows, `status` decides.
+All state is in Batch: the job definition of an app is its record, and its first revision is the claim. This module
+implements the `Scheduler` interface; `claims` submits, `catalog` caches, `status` decides.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from airflow_provider_launch.util.untrusted import clean_text
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_S = 90.0
-"""So old the list of attempts may be where many logs are followed: who follows asks for the states more often."""
+"""Maximum age of the list of attempts if many logs are followed; followers poll the states more often."""
 
 
 class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
-    """Runs an app as one job: of one container, an array, or several nodes."""
+    """Runs an app as one job: a single container, an array, or several nodes."""
 
     name: ClassVar[str] = "aws_batch"
     opts_type = AwsBatchOpts
     connection_type = AwsBatchConnection
     factory_params: ClassVar[frozenset[str]] = frozenset({"make_clients"})
     app_id_pattern = APP_ID
-    app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', beginning with no '-'"
+    app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', not starting with '-'"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.REPLICA_RETRY,
@@ -163,7 +163,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return found
 
     def _without_job(self, known: Known) -> Decision:
-        """Decide on a record without a job: its submitter is between two requests or died there, or it is long ago."""
+        """Decide the state of an app without a job: its submission runs or was interrupted, or its job has expired."""
         waited_s = time.monotonic() - (known.unlisted_since or time.monotonic())
         if waited_s < self.connection.claim_wait_s:
             return Decision(AppState.SUBMITTED, "registered; AWS Batch lists no job yet")
@@ -171,22 +171,22 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return Decision(AppState.CANCELLED, "cancelled before a job was submitted")
         return Decision(
             AppState.UNKNOWN,
-            "AWS Batch lists no job: the submission was cut off, or its end is so long ago that Batch has forgotten it",
+            "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago",
         )
 
     def _add_error(self, known: Known, response: DescribeAppResponse, culprit: int) -> None:
-        """Add what the failed replica wrote to `TORCHELASTIC_ERROR_FILE`, the place for the text of an exception."""
+        """Add the error text that the failed replica wrote to `TORCHELASTIC_ERROR_FILE`."""
         logs = known.replicas(known.attempt)[culprit].logs
         if not logs or not known.request.opts.shell:
             return
         try:
             found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
-            # An extra, for which nobody must wait: how the app has ended is known.
-            log.warning("app %s: what its program wrote of its failure cannot be read: %s", known.app_id, error)
+            # The text is optional: do not fail the poll, because the state is known.
+            log.warning("app %s: the error text of its program cannot be read: %s", known.app_id, error)
             return
         if text := clean_text("\n".join(found.get("error", []))):
-            role, k = known.request.places[culprit]
+            role, k = known.request.replica_keys[culprit]
             response.structured_error_msg = text
             for status in response.roles_statuses:
                 for replica in status.replicas:
@@ -213,7 +213,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return rows
 
     def exists(self, app_id: str) -> bool:
-        """Return whether there is such an app; nothing is decided for it."""
+        """Return whether the app exists; its state is not decided."""
         with self._catalog.mutex:
             return app_id in self._catalog.refresh([app_id])
 
@@ -231,7 +231,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 is_there = replica.end.exit_code == 0
                 yield self._result_in_s3(result_address(opts.result_prefix, app_id, k)) if is_there else None
         elif has_log_result(opts):
-            # Most programs write in the first replica, or in none: the others are read only if it has written nothing.
+            # Most apps write a result in replica 0 or none at all, so read the others only if needed.
             for some in (logs[:1], logs[1:]):
                 found = self._logs.documents([log for log in some if log], Marks(mark(app_id)))
                 yield from (self._result_in_log(app_id, *found[log.stream]) if log else None for log in some)
@@ -252,8 +252,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return parse_result(data[:RESULT_LIMIT_BYTES], len(data))
         if not ended:
             raise SchedulerRejectedError(
-                f"the result of app {app_id!r} is not known: its log has no end in CloudWatch; it may have no lines "
-                f"there (log driver, permission of the execution role), or the image's own ENTRYPOINT took the command"
+                f"the result of app {app_id!r} is unknown: its log has no end mark in CloudWatch; check the log "
+                f"driver, the permissions of the execution role, and the image's ENTRYPOINT, which may take the command"
             )
         return None
 
@@ -268,7 +268,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             if is_terminal(decision.state):
                 return
             if not known.jobs or known.request.resubmits:
-                # No observer submits another attempt, and no submitter that was cut off its first one.
+                # So no observer submits another attempt, and no interrupted submitter the first one.
                 revision = self._claims.register(known.request, cancelled=True)
                 for lower in range(1, revision):
                     self.aws.deregister(definition_name(app_id), lower)
@@ -278,7 +278,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 self.aws.terminate(known.jobs[known.attempt]["jobId"], CANCELLED)
 
     def _newest(self, known: Known) -> dict[str, Any]:
-        """Return the job of the attempt that another observer may have submitted meanwhile."""
+        """Return the job of the newest attempt, which another observer may have just submitted."""
         if known.request.resubmits:
             while (job := self._claims.find(known.request, known.attempt + 1)) is not None:
                 known.jobs[known.attempt + 1] = job
@@ -300,7 +300,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 for record in records:
                     self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
             if not known.jobs and (late := self._claims.find(known.request, 0)) is not None:
-                # Its submitter was faster than the removal of its claim.
+                # The job was submitted before its claim was removed.
                 self.aws.tag(self._arn(late), {str(Tag.DELETED): str(last)})
                 self.aws.terminate(late["jobId"], CANCELLED)
             self._catalog.forget(app_id)
@@ -311,10 +311,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return str(self.aws.describe([job["jobId"]])[job["jobId"]]["jobArn"])
 
     def missing_permissions(self, queue: str | None) -> builtins.list[str]:
-        """Return the actions of AWS that the credentials do not allow; nothing is created.
+        """Return the AWS actions that the credentials do not allow; nothing is created.
 
         Raises:
-            InvalidAppError: there is no such queue.
+            InvalidAppError: the queue does not exist.
         """
         missing = missing_permissions(self.aws, queue)
         if not missing and queue and self.aws.queue(queue) is None:
@@ -345,13 +345,13 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return self._read(known, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})
         except DeniedError:
             if known.log_denied:
-                return LogChunk([], cursor)  # once reported; the end of the app does not wait for it
+                return LogChunk([], cursor)  # already reported; the end of the app must not wait for the log
             known.log_denied = True
             raise
 
     def _read(self, known: Known, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
         app_id, began = known.app_id, time.monotonic()
-        number = known.request.places.index((role_name, k))
+        number = known.request.replica_keys.index((role_name, k))
         marks = Marks(mark(app_id)) if known.request.opts.shell else None
         while True:
             logs, seen_at, live = self._attempts(known, number)
@@ -364,8 +364,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 if lines:
                     return LogChunk(lines, state)
                 if not inner.get("d"):
-                    break  # of an attempt that has not ended, so it is the last one
-            # Nothing new is only nothing new if the list of attempts is not older than the question.
+                    break  # this attempt has not ended, so it is the last one
+            # No new lines: read the list of attempts again if it is old, because there may be a new attempt.
             if not live or seen_at >= began - (_ATTEMPTS_S if self._logs.has_many else 0):
                 return LogChunk([], state or None)
             known = self._known(app_id, fresh=True)
@@ -373,7 +373,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         known = self._known(app_id)
         check_replica(known.request.app_def.roles, role_name, k)
-        logs, _, _ = self._attempts(known, known.request.places.index((role_name, k)))
+        logs, _, _ = self._attempts(known, known.request.replica_keys.index((role_name, k)))
         return logs[attempt].ending if attempt < len(logs) else ""
 
     def _known(self, app_id: str, *, fresh: bool = False) -> Known:
@@ -386,7 +386,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return known
 
     def _attempts(self, known: Known, number: int) -> tuple[builtins.list[AttemptLog], float, bool]:
-        """Return the logs of all attempts of a replica, when they were asked for, and whether more may come."""
+        """Return the logs of all attempts of a replica, when they were read, and whether more attempts may follow."""
         with self._catalog.mutex:
             logs = []
             for attempt in sorted(known.jobs):
@@ -400,12 +400,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:
-    """Return the AWS Batch scheduler; AWS is first asked when it is needed.
+    """Return the AWS Batch scheduler, without a request to AWS.
 
     Args:
         session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `AwsBatchConnection`, and `make_clients` where the caller has credentials of its own; others
-            are ignored, since all factories get the same.
+        **kwargs: fields of `AwsBatchConnection`, and `make_clients` if the caller has its own credentials; others are
+            ignored, because all factories get the same arguments.
     """
     make: MakeClients = kwargs.get("make_clients") or make_clients
     return AwsBatchScheduler(session_name, connection_from(AwsBatchConnection, kwargs), make)

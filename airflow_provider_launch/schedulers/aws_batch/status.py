@@ -1,4 +1,4 @@
-"""What is reported of an app, and what its observer has to do: pure."""
+"""Decides the state of an app and the next step of its observer: pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
 CANCELLED = f"{OURS}cancelled"
-"""The reason with which a job is terminated is its only field that we may write after its submission."""
+"""Reason for ending a job; the reason is the only field of a job that can be written after its submission."""
 # https://docs.aws.amazon.com/batch/latest/userguide/job-queue-blocked.html
 _MISCONFIGURED = "MISCONFIGURATION:"
 _TIME_LIMIT = f"{OURS}time limit"
@@ -30,23 +30,23 @@ _STATES = {
     Phase.RUNNING: AppState.RUNNING,
     Phase.SUCCEEDED: AppState.SUCCEEDED,
     Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us or by Batch, so its exit code does not matter
+    Phase.STOPPED: AppState.CANCELLED,  # stopped by the launcher or Batch, so its exit code does not matter
 }
 
 
 class Action(Enum):
-    """What the observer has to do now."""
+    """The next step of the observer."""
 
     NOTHING = "nothing"
     TERMINATE = "terminate"
-    """The job, with `Decision.reason`."""
+    """End the job, with `Decision.reason`."""
     RESUBMIT = "resubmit"
-    """The next attempt of the app."""
+    """Submit the next attempt of the app."""
 
 
 @dataclass
 class Decision:
-    """Where an app stands."""
+    """The state of an app and the next step."""
 
     state: AppState
     msg: str = NONE
@@ -56,7 +56,7 @@ class Decision:
     """Number of the replica that made the app fail."""
     replicas: Sequence[Replica] = field(default_factory=list)
     is_stuck: bool = False
-    """Whether the job waits for what only a person can change."""
+    """Whether the job cannot start until a user or administrator fixes the cause."""
 
 
 def decide(
@@ -67,11 +67,11 @@ def decide(
 
     Args:
         request: the app.
-        attempt: of the app, from 0.
-        job: its job.
-        replicas: in the order of `request.places`.
-        now: by AWS's clock.
-        cancelled: whether the record states that the app was cancelled.
+        attempt: attempt of the app, from 0.
+        job: the job of the attempt.
+        replicas: the replicas, in the order of `request.replica_keys`.
+        now: epoch seconds by AWS's clock.
+        cancelled: whether the record is marked as cancelled.
     """
     if has_ended(job):
         return _ended(request, attempt, job, replicas, cancelled=cancelled)
@@ -128,19 +128,19 @@ def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replic
         text = _failure(request, failed, replicas[failed], attempt)
         return Decision(AppState.FAILED, text, culprit=failed, replicas=replicas)
     if left:
-        role, k = request.places[left[0]]
-        first = request.places[0][0]
+        role, k = request.replica_keys[left[0]]
+        first = request.replica_keys[0][0]
         return Decision(
             AppState.FAILED,
             f"role {role!r} replica {k} was stopped by AWS Batch, because replica 0 of role {first!r} had ended; "
-            f"that one has to stay until the others have ended: raise option linger_s",
+            f"raise option linger_s, so that replica 0 runs until the others have ended",
             replicas=replicas,
         )
     return Decision(AppState.SUCCEEDED, replicas=replicas)
 
 
 def _retries_left(request: AwsBatchRequest, culprit: int, attempt: int) -> bool:
-    name, _ = request.places[culprit]
+    name, _ = request.replica_keys[culprit]
     role = next(role for role in request.app_def.roles if role.name == name)
     return RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION and attempt < role.max_retries
 
@@ -151,7 +151,7 @@ def _first_failed(replicas: Sequence[Replica]) -> int | None:
 
 
 def _failure(request: AwsBatchRequest, number: int, replica: Replica, attempt: int) -> str:
-    return failure_message(*request.places[number], ending_text(replica.end), attempt + replica.restarts)
+    return failure_message(*request.replica_keys[number], ending_text(replica.end), attempt + replica.restarts)
 
 
 def _why_waiting(job: Mapping[str, Any]) -> str:
@@ -160,9 +160,9 @@ def _why_waiting(job: Mapping[str, Any]) -> str:
 
 
 def response_from(request: AwsBatchRequest, attempt: int, decision: Decision) -> DescribeAppResponse:
-    """Return the answer for one app."""
+    """Return the response for one app."""
     by_role: dict[str, list[ReplicaStatus]] = {role.name: [] for role in request.app_def.roles}
-    for number, (role, k) in enumerate(request.places):
+    for number, (role, k) in enumerate(request.replica_keys):
         replica = decision.replicas[number] if decision.replicas else Replica()
         by_role[role].append(_status(role, k, replica, attempt, decision.state))
     restarts = attempt + sum(one.restarts for one in decision.replicas)

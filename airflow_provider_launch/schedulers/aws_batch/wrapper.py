@@ -1,7 +1,7 @@
-"""The shell script around a program: who it is, signals, exit code, result and the end of its log. Pure.
+"""Builds the shell script that runs a program: number, signals, exit code, result and end of the log. Pure.
 
-Batch gives all children of an array and all nodes of a range one command and one environment, and only a number of
-their own; and it hands back an exit code but no document.
+Batch gives all children of an array and all nodes of a range the same command and environment; only their number
+differs. It returns an exit code, but no result.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 REPLICA = "\x00replica\x00"
-"""Stands in a text for the number of the replica, which is known only where it runs."""
-RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
+"""Placeholder for the number of the replica, which is known only when it runs."""
+RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which has no other users
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 _RESULT_CHARS = 4200
 _READ_BYTES = 20_000
-"""Of a file: `read` takes one byte at a time, which is forever for a line without an end."""
+"""Maximum bytes of a file: the shell's `read` is too slow for a long line, because it reads one byte at a time."""
 
 
 def has_replica(text: str) -> bool:
-    """Return whether the text has the number of the replica in it."""
+    """Return whether the text contains the number of the replica."""
     return REPLICA in text
 
 
 @dataclass(frozen=True)
 class Script:
-    """What a role's script has to do."""
+    """The script of a role."""
 
     mark: str
     index: str
-    """Arithmetic that gives the number of the replica: `0`, `AWS_BATCH_JOB_ARRAY_INDEX`."""
+    """Shell arithmetic for the number of the replica: `0`, `AWS_BATCH_JOB_ARRAY_INDEX`."""
     exports: Mapping[str, str]
-    """Variables that hold the number of the replica, or nothing: Batch drops empty ones."""
+    """Variables that contain the number of the replica or are empty; Batch drops empty ones."""
     odd_env: Mapping[str, str]
-    """Variables whose names a shell does not take, and may drop."""
+    """Variables whose names a shell does not accept and may drop."""
     working_dir: str | None
     has_result: bool
-    """Whether the replicas may hand back documents."""
+    """Whether the replicas may return results."""
     counts_attempts: bool
-    """Whether Batch's attempts are those of the replica."""
+    """Whether an attempt of Batch is an attempt of the replica."""
     is_node: bool
     linger_s: int
-    """Seconds for which replica 0 stays after its success."""
+    """Seconds for which replica 0 keeps running after its success."""
 
     def command(self, program: str, args: Sequence[str]) -> list[str]:
         """Return the command of the container."""
@@ -83,7 +83,7 @@ class Script:
         return text + "exit $c"
 
 
-# The main node has no such variable. Its own address and not `localhost`, to which a server would bind itself.
+# The main node lacks this variable. Use its own address: a server that binds to `localhost` could not be reached.
 _RANK0 = """\
 h=$AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS
 if test -z "$h"; then
@@ -92,9 +92,9 @@ h=localhost
 fi
 export TORCHX_RANK0_HOST=$h"""
 
-# The signal goes to the program, whose end is then awaited anew: its exit code counts. Both streams get a mark, so that
-# the end of each is known, and also whether its last line had an end. The shell's own stderr is another one: some print
-# a word there when a signal ends what they have started.
+# The script forwards a signal to the program and waits again, because the program's exit code counts. Both streams get
+# a mark, so that the end of each is known, and whether its last line was complete. The shell has its own stderr,
+# because some shells print a message when a signal ends a child.
 _RUN = """\
 m=@MARK@
 echo "$m-begin"
