@@ -1,4 +1,4 @@
-"""The AWS Batch scheduler keeps the contract, on a server that runs containers behind a proxy that breaks requests."""
+"""The contract of the AWS Batch scheduler, on a server that runs containers behind a proxy that breaks requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faults import FaultProxy
 
 
 class ServerEngine(Engine):
-    """Looks at the server and its containers, past the proxy."""
+    """Reads the server and its containers directly, without the proxy."""
 
     def __init__(self, server: BatchServer, proxy: FaultProxy) -> None:
         self._server = server
@@ -38,7 +38,7 @@ class ServerEngine(Engine):
         return int(self._server.control(app=app_id)["starts"])
 
     def left(self, app_id: str) -> int:
-        # Jobs cannot be removed: Batch forgets them by itself.
+        # Jobs cannot be deleted; they expire in Batch.
         return int(self._server.control(app=app_id)["left"])
 
     def stop(self, app_id: str, role: str) -> bool:
@@ -80,7 +80,7 @@ class ServerEngine(Engine):
         return self._proxy.refused()
 
     def stall_logs(self) -> AbstractContextManager[None]:
-        # Calls of Batch have a path of their own, those of CloudWatch Logs have `/`.
+        # Batch calls have their own path, CloudWatch Logs calls have `/`.
         return self._proxy.stalled(r"^/$")
 
 
@@ -106,7 +106,7 @@ class TestAwsBatch(SchedulerContract):
         }
     )
     timeout_s = 90.0
-    many = 60  # as many containers start at once
+    many = 60  # this many containers start in parallel
     requests_per_describe = 12  # ids by 100 a request, and jobs by 100 a page
     xfail = MappingProxyType(
         {
@@ -118,13 +118,13 @@ class TestAwsBatch(SchedulerContract):
                 "a job definition has at most 24 KiB; tests/aws_batch has the shorter texts",
             ),
             "test_odd_and_long_names_of_roles_are_kept": "a multi-node job has at most five groups of nodes",
-            "test_odd_output_is_complete": "CloudWatch takes no empty lines",
+            "test_odd_output_is_complete": "CloudWatch rejects empty lines",
             "test_a_line_of_1_mb_is_whole": "Docker's awslogs driver splits lines at 256 KB",
-            "test_an_app_succeeds_only_when_all_replicas_have": "the main node stays until linger_s is over, so its "
-            "success is not seen before",
-            "test_peers_with_different_policies_keep_their_own_count": "Batch starts no single node again: REPLICA is "
+            "test_an_app_succeeds_only_when_all_replicas_have": "the main node stays until linger_s has passed, so "
+            "its success is reported only then",
+            "test_peers_with_different_policies_keep_their_own_count": "Batch cannot restart a single node: REPLICA is "
             "refused for several roles",
-            "test_cancel_ends_the_retries": "Batch counts at most ten attempts of one job",
+            "test_cancel_ends_the_retries": "Batch allows at most ten attempts of one job",
         }
     )
 

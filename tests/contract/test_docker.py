@@ -1,4 +1,4 @@
-"""The Docker scheduler keeps the contract, on a real engine behind a proxy that counts and breaks its requests."""
+"""The contract of the Docker scheduler, on a real engine behind a proxy that counts and breaks its requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.repeats import often
 
 
 class ProxiedEngine(Engine):
-    """Looks at the containers, past the proxy."""
+    """Reads the containers directly, without the proxy."""
 
     def __init__(self, client: DockerClient, proxy: FaultProxy, image: str) -> None:
         self._client = client
@@ -31,7 +31,7 @@ class ProxiedEngine(Engine):
         return sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
 
     def starts(self, app_id: str) -> int:
-        # Each attempt is a container of its own, and none is removed before the app is deleted.
+        # Each attempt is a separate container, which stays until the app is deleted.
         return sum(state != "created" for state in self._states(app_id))
 
     def lose(self, app_id: str, role: str) -> bool:
@@ -75,7 +75,7 @@ class ProxiedEngine(Engine):
         return rows
 
     def left(self, app_id: str) -> int:
-        # Records and marks are containers too; a volume is the user's.
+        # Records and marks are containers too; volumes belong to the user.
         filters = {"label": f"{Label.APP_ID}={app_id}"}
         return len(self._client.api.containers(all=True, filters=filters)) + len(
             self._client.api.networks(filters=filters)
@@ -99,7 +99,7 @@ class ProxiedEngine(Engine):
         return self._proxy.stalled(r"/logs$")
 
 
-# A Unix socket that was refused docker-py leaves to the garbage collector.
+# docker-py leaves a refused Unix socket to the garbage collector.
 @pytest.mark.filterwarnings(
     r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1,:pytest.PytestUnraisableExceptionWarning"
 )

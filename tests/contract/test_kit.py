@@ -1,4 +1,4 @@
-"""The contract is worth what it notices: every test of it fails for a scheduler with the defect it looks for."""
+"""Proofs of the contract: every test of it fails for a scheduler with the matching defect."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ def _healthy(scheduler: type) -> str:
 
 
 PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
-# Whether a test notices its defect changes only with this folder and the contract: a proof of each kind shows that
-# proofs work at all, `make soak` and CI run all.
+# Proofs depend only on this folder and the contract. One proof of each kind runs by default; `make soak` and CI run all.
 KINDS = {scheduler.__module__: (scheduler.__name__, tests[0]) for scheduler, tests in reversed(DEFECTS.items())}
 PROOFS = often([*KINDS.values()], PAIRS)
-# Where more is promised than the healthy ones offer, there is no healthy one here.
+# A defect that promises more than the healthy schedulers has no healthy counterpart.
 HEALTHY = sorted(
     {
         (_healthy(scheduler), test)
         for scheduler, tests in DEFECTS.items()
         for test in tests
-        # Both schedulers pass the whole contract in modules of their own; here it is about the engine that is watched.
-        # The streams of the healthy one do not end with their program, so a tail of them goes on; those of engines do.
+        # Both schedulers pass the whole contract in other modules; here only the watched engine is tested. The streams
+        # of the healthy one do not end with their program, so a tail of them does not end; those of engines do.
         if scheduler.promised is None and (SOAK or "log_source" in test) and "test_a_tail_" not in test
     }
 )
-# What a broken scheduler leaves is no failure of the test that noticed it.
+# Leftovers of a broken scheduler must not fail the test that noticed its defect.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -67,13 +66,13 @@ SLIPS = (
     "JSONDecodeError",
     "StopIteration",
 )
-"""What a slip in the Python of a broken scheduler looks like; a defect looks like a wrong answer."""
+"""Errors that show a Python error in a broken scheduler; a defect shows as a wrong answer."""
 # `OtherProcessError` repeats the class of what was raised in the other process.
 _SLIP = re.compile(rf"(?:[\w.]+Error: )*(?:[\w.]+\.)?(?:{'|'.join(SLIPS)})\b")
 
 
 class Recorder:
-    """A plugin that keeps how each test ended, and what ended the threads of its apps."""
+    """A pytest plug-in that records the outcome of each test, and errors in the threads of its apps."""
 
     def __init__(self) -> None:
         self.reports: list[pytest.TestReport] = []
@@ -92,11 +91,11 @@ class Recorder:
         )
 
     def proofs(self) -> list[pytest.TestReport]:
-        """Return the failures of the test itself, and not of a fixture before or after it."""
+        """Return the failures of the test itself, without those of fixtures."""
         return [report for report in self.reports if report.when == "call" and report.failed]
 
     def slips(self) -> list[str]:
-        """Return what a slip of the scheduler has raised, so that the failure says nothing about the contract."""
+        """Return Python errors of the scheduler, with which a failure proves nothing about the contract."""
         raised = [_message(report) for report in self.proofs()]
         return [text for text in [*raised, *self.of_threads] if _SLIP.match(text)]
 
@@ -131,8 +130,8 @@ def test_defect_is_noticed(scheduler, test, tmp_path):
 
     assert found.proofs(), found.texts()
     assert not found.slips(), (
-        f"{scheduler} fails {test} by a slip of its own, {found.slips()}, which proves nothing; "
-        f"mend the scheduler until the test fails for its defect\n{found.texts()}"
+        f"{scheduler} fails {test} by a Python error, {found.slips()}, which proves nothing; "
+        f"fix the scheduler until the test fails for its defect\n{found.texts()}"
     )
 
 
@@ -145,7 +144,7 @@ def test_defect_is_noticed(scheduler, test, tmp_path):
     ],
 )
 def test_slip_is_no_proof(scheduler, test, slip, tmp_path):
-    """The test fails, and would fail as well if it did not look for the defect at all."""
+    """The test fails, but would also fail without a check for the defect."""
     found = run_test(scheduler, test, tmp_path)
 
     assert found.proofs()
@@ -160,7 +159,7 @@ def test_scheduler_without_the_defect_passes(scheduler, test, tmp_path):
 
 
 def test_a_scheduler_may_print(tmp_path):
-    """Another process answers for it, and its lines are no answers."""
+    """Printed lines must not be read as answers of the other process."""
     found = run_test("PrintsWhatItDoes", "test_racing_processes_start_one_app", tmp_path)
 
     assert all(report.passed for report in found.reports), found.texts()
@@ -183,7 +182,7 @@ def test_one_stream_may_be_kept(test, tmp_path):
 
 
 def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
-    """A failure that comes once in a hundred runs is of use only with its moments."""
+    """A rare failure is useful only if its random times can be repeated."""
     test = "test_nothing_is_lost_or_repeated_at_many_cuts"
     run_test("HealthyThreads", test, tmp_path)
     (found,) = re.findall(rf"{SEED}=(\d+)", capsys.readouterr().out)
@@ -202,12 +201,12 @@ def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, caps
     ],
 )
 def test_a_cursor_that_does_not_move_is_named(test, tmp_path):
-    """Its author would look for lines that are written twice."""
+    """Otherwise its author would search for repeated lines."""
     assert "the cursor did not move although lines were read" in run_test("NeverMovesTheCursor", test, tmp_path).texts()
 
 
 def test_every_test_of_the_contract_notices_some_defect():
-    """Cure: add a scheduler with this defect to `broken/`."""
+    """Fix: add a scheduler with this defect to `broken/`."""
     tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}
     proved = {test.partition("[")[0] for _, test in PAIRS}
 
@@ -238,7 +237,7 @@ def test_test_of_the_contract_cannot_be_overridden():
     ],
 )
 def test_what_tests_rely_on_cannot_be_overridden(name):
-    """A `needs` that always skips would turn the whole contract green."""
+    """A `needs` that always skips would make the whole contract pass."""
     with pytest.raises(TypeError, match=rf"TestMine overrides {name}\b"):
         type("TestMine", (SchedulerContract,), {name: lambda *_: None})
 
@@ -252,18 +251,18 @@ def test_what_a_backend_shows_about_itself_may_be_overridden():
 
 @pytest.mark.parametrize("name", ["params", "unreachable_params", "image", "resource", "cfg", "engine"])
 def test_what_is_a_fixture_must_be_one(name):
-    """Else every test ends in error, far from the cause."""
+    """Otherwise every test ends with an error far from its cause."""
     with pytest.raises(TypeError, match=rf"TestMine\.{name} must be a fixture"):
         type("TestMine", (SchedulerContract,), {name: {}})
 
 
 def test_what_is_no_fixture_must_be_none():
-    with pytest.raises(TypeError, match=r"TestMine\.capabilities must be no fixture"):
+    with pytest.raises(TypeError, match=r"TestMine\.capabilities must be a plain attribute, not a fixture"):
         type("TestMine", (SchedulerContract,), {"capabilities": pytest.fixture(lambda: None)})
 
 
 def test_a_scheduler_that_removes_no_records_is_not_waited_for(tmp_path):
-    """The tests of `delete` tell it; else each of all tests would wait in vain, and end in error."""
+    """Only the tests of `delete` report it; otherwise every test would time out with an error."""
     found = run_test("OnlyCancels", "test_exit_code_is_reported[7]", tmp_path)
 
     assert [report.outcome for report in found.reports] == ["passed"], found.texts()
@@ -281,11 +280,11 @@ def test_expected_failure_is_no_failure(tmp_path):
     (report,) = run_test("FailsAsExpected", "test_unknown_option_is_refused", tmp_path).reports
 
     assert report.skipped
-    assert report.wasxfail == "takes what it gets"
+    assert report.wasxfail == "accepts all options"
 
 
 def test_unexpected_success_is_a_failure(tmp_path):
-    """A reason that no longer holds has to go."""
+    """An outdated reason must be removed."""
     (report,) = run_test("PassesUnexpectedly", "test_unknown_option_is_refused", tmp_path).reports
 
     assert report.failed
@@ -300,7 +299,7 @@ def test_expected_failure_needs_a_reason(reason):
 
 
 def test_expected_failure_must_name_a_test_of_the_contract():
-    """Else a typing error would hide that nothing is expected to fail."""
+    """Otherwise a typing error would go unnoticed."""
     with pytest.raises(TypeError, match="not a test of the contract"):
 
         class TestMine(SchedulerContract):
@@ -309,7 +308,7 @@ def test_expected_failure_must_name_a_test_of_the_contract():
 
 @pytest.mark.parametrize("name", ["MyScheduler", "MyWatchedScheduler"])
 def test_contract_of_the_page_for_authors_passes(tmp_path, name):
-    """The page says that it can be run as it is."""
+    """The page states that it can be run unchanged."""
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     module = tmp_path / "test_page.py"
     module.write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)))

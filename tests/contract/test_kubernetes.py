@@ -1,4 +1,4 @@
-"""The Kubernetes scheduler keeps the contract, on a real cluster behind a proxy that counts and breaks its requests.
+"""The contract of the Kubernetes scheduler, on a real cluster behind a proxy that counts and breaks its requests.
 
 It may do no more than the Role of the docs grants.
 """
@@ -29,7 +29,7 @@ from tests.support.role_page import rules_of_the_page
 
 
 class ProxiedEngine(Engine):
-    """Looks at the pods, past the proxy."""
+    """Reads the pods directly, without the proxy."""
 
     def __init__(self, cluster: Cluster, proxy: KubernetesProxy) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class ProxiedEngine(Engine):
         return sum(pod.running for pod in self._pods(app_id))
 
     def starts(self, app_id: str) -> int:
-        # Each attempt is a pod of its own, and none that has run is removed before the app is deleted.
+        # Each attempt is a separate pod; pods that ran stay until the app is deleted.
         return sum(pod.began for pod in self._pods(app_id))
 
     def lose(self, app_id: str, role: str) -> bool:
@@ -115,7 +115,7 @@ class ProxiedEngine(Engine):
 
 @pytest.fixture(scope="module")
 def limited(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, checkout: Path) -> Path:
-    """A user who may do what the Role of the docs says, and no more."""
+    """A user with exactly the Role of the docs."""
     return kubernetes_engine.limited(kubernetes_namespace, rules_of_the_page(checkout))
 
 
@@ -124,8 +124,8 @@ def limited(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, chec
 class TestKubernetes(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.kubernetes.scheduler:create_scheduler"
     timeout_s = 120
-    lag_s = 8  # the kubelet tells it a second later, the Job's controller two seconds after that
-    drain_s = 5  # containerd gives a program's pipes two seconds
+    lag_s = 8  # the kubelet reports it a second later, the Job controller two seconds after that
+    drain_s = 5  # containerd reads a program's pipes for two more seconds
     xfail = {  # noqa: RUF012 - of the kit
         "test_odd_output_is_complete": "containerd writes logs without the carriage return before a line feed"
     }
@@ -177,7 +177,7 @@ class TestKubernetes(SchedulerContract):
     @pytest.fixture
     def workspace_cfg(self, cfg: dict[str, Any], kubernetes_engine: KubernetesEngine, registry: str) -> dict[str, Any]:
         if kubernetes_engine.cluster is None:
-            pytest.skip("the nodes of a given cluster do not reach the registry of the tests")
+            pytest.skip("nodes of an external cluster cannot reach the registry of the tests")
         host = os.environ["DOCKER_HOST"]
         return {**cfg, "pull": "missing", "image_repo": f"{registry}/contract", "build_host": host}
 
@@ -187,12 +187,12 @@ class TestKubernetes(SchedulerContract):
 
     @pytest.fixture
     def resource(self) -> Resource:
-        # The node has two processors, and 50 replicas shall run at once.
+        # The node has two processors, and 50 replicas must run in parallel.
         return Resource(cpu=0, gpu=0, memMB=64)
 
     @pytest.fixture
     def cfg(self) -> dict[str, Any]:
-        # The image runs as root, and no registry has it.
+        # The image runs as root, and is not in a registry.
         return {"pull": "never", "security": "none"}
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""The local scheduler keeps the contract, on real processes."""
+"""The contract of the local scheduler, on real processes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.repeats import often
 
 
 class LocalEngine(Engine):
-    """Looks at `/proc` and at the files that shims write."""
+    """Reads `/proc` and the files of shims."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def alive(self, app_id: str) -> int:
-        # Supervisor and shims, which are the same program, leave a moment after the end that they have recorded.
+        # Supervisor and shims, which are the same program, exit shortly after they have recorded the end.
         lines = command_lines_below(self.root / "apps" / app_id).values()
         return sum(b"bare.py" not in line for line in lines)
 
@@ -32,7 +32,7 @@ class LocalEngine(Engine):
         return len(list((self.root / "apps" / app_id / "run").rglob("pid")))
 
     def left(self, app_id: str) -> int:
-        # Also what is being built or removed; the journal tells of what was.
+        # Including apps that are being created or removed; the journal lists former ones.
         return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
 
     @contextlib.contextmanager
@@ -59,7 +59,7 @@ class LocalEngine(Engine):
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        # Its place is taken by a link to itself, for nothing there would say that nothing was launched yet.
+        # Replaced by a link to itself, because a missing root would mean that no app was launched yet.
         away = self.root.with_name("away")
         if is_there := self.root.exists():
             self.root.rename(away)

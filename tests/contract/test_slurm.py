@@ -1,4 +1,4 @@
-"""The Slurm scheduler keeps the contract, on a real cluster: where its commands are, and over ssh."""
+"""The contract of the Slurm scheduler, on a real cluster: with local commands and over SSH."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CAPABILITIES = frozenset(
 
 
 class SlurmEngine(Engine):
-    """Looks at processes, at the files of replicas, and at what commands were run."""
+    """Reads processes, the files of replicas, and the list of executed commands."""
 
     def __init__(self, commands: SlurmCommands, root: Path) -> None:
         self.commands = commands
@@ -89,7 +89,7 @@ class SlurmEngine(Engine):
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        # Its place is taken by a link to itself, for nothing there would say that nothing was launched yet.
+        # Replaced by a link to itself, because a missing root would mean that no app was launched yet.
         away = self.root.with_name("away")
         if is_there := self.root.exists():
             self.root.rename(away)
@@ -103,7 +103,7 @@ class SlurmEngine(Engine):
 
 
 class _OnSlurm:
-    """What the contract asks a backend for."""
+    """Fixtures of the contract for Slurm."""
 
     factory = "airflow_provider_launch.schedulers.slurm.scheduler:create_scheduler"
     capabilities = CAPABILITIES
@@ -134,11 +134,11 @@ class _OnSlurm:
 
     @pytest.fixture
     def never_starts(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """The job may run for longer than its partition lets it."""
+        """The time limit of the job is above that of its partition."""
         partition = f"short{uuid.uuid4().hex[:8]}"
         slurm_cluster.run("scontrol", "create", f"PartitionName={partition}", "Nodes=n1", "MaxTime=1")
         yield {}, {"partition": partition, "time_limit_s": 3600}
-        # Its jobs must be gone, and cleaning up after the test is later.
+        # Its jobs must have ended before the clean-up after the test.
         slurm_cluster.run("scancel", "--partition", partition)
         slurm_cluster.run("scontrol", "delete", f"PartitionName={partition}")
 
@@ -154,11 +154,11 @@ class TestSlurm(_OnSlurm, SchedulerContract):
 
 
 class _OfTransport(RunningTests, LogTests, FollowTests, OutageTests, CostTests, WorkspaceTests):
-    """The parts of the contract in which ssh can differ; what the others show is how we use Slurm."""
+    """The parts of the contract in which SSH can differ."""
 
 
 class SshEngine(SlurmEngine):
-    """The same, behind a pipe in front of sshd."""
+    """The same, with a pipe in front of sshd."""
 
     def __init__(self, commands: SlurmCommands, root: Path, pipe: TcpPipe) -> None:
         super().__init__(commands, root)

@@ -1,4 +1,4 @@
-"""The contract for a scheduler that is not ours, with what a plug-in author has to write for it."""
+"""The contract of a third-party scheduler, as a plug-in author writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.threads_engine import ThreadsEngine
 class TestThreads(SchedulerContract):
     factory = "tests.support.threads_scheduler:create_scheduler"
     many = often(50, 200)
-    endless = 1_000_000  # the least that a plug-in has to do: it keeps lines as they are
+    endless = 1_000_000  # the minimum for a plug-in, which stores lines unchanged
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
     timeout_s = 30
     xfail = {  # noqa: RUF012 - as authors write it
@@ -29,7 +29,7 @@ class TestThreads(SchedulerContract):
 
     @pytest.fixture
     def never_starts(self):
-        return {}, {"hold": "nobody lets it go"}
+        return {}, {"hold": "never released"}
 
     @pytest.fixture
     def engine(self, tmp_path):

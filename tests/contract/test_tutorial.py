@@ -1,4 +1,4 @@
-"""The tutorial is true: its stub fails, each step passes what it names, and its code is complete."""
+"""The tutorial works: its stub fails, each step passes the named tests, and its code is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = "docs/adding-a-scheduler.md"
 CONTRACT, STUB, *PARTS = blocks(PAGE, "python")
 STEPS = re.findall(r'^pytest -k "(.+)"$', "\n".join(blocks(PAGE, "sh")), re.MULTILINE)
 PARTS_OF_STEP = [1, 3, 4, 5]
-"""How many parts of the source each step with a `pytest -k` has seen."""
+"""Number of parts of the source before each step with a `pytest -k`."""
 
 MODULE = """\
 from tests.support.threads_scheduler import ThreadsScheduler
@@ -39,7 +39,7 @@ def names_in(part: str) -> list[str]:
 
 @pytest.fixture
 def run_contract(tmp_path, checkout):
-    """Run the page's contract with the stub and so many parts; return the outcome of each test."""
+    """Run the contract of the page with the stub and some parts; return the outcome of each test."""
 
     def run(parts: int, chosen: str) -> dict[str, str]:
         names = [name for part in PARTS[:parts] for name in names_in(part)]

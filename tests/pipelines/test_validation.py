@@ -111,7 +111,7 @@ CASES = {
     ),
     "mount of a process": (
         "a: {type: task, command: m.f, executor: {type: local, config: {mounts: ['/data:/data']}}, next: success}",
-        {4: "has 'mounts', and executor 'local' has none"},
+        {4: "has 'mounts', but executor 'local' has no mounts"},
     ),
     "volume without a folder": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, data_volume: v}}, catalog: {put: x}, next: success}",
@@ -231,7 +231,7 @@ MERGES = "\n".join(
         (ALIASES, "pipeline.yaml:1: has more than 100000 values, because each alias repeats"),
         (MERGES, "has more than 100000 values, because each alias repeats"),
         ("a: " + "[" * 20_000 + "]" * 20_000, "pipeline.yaml:1: is nested more than 100 levels deep; move inner parts"),
-        ("a: " + "{b: " * 200 + "1" + "}" * 200, "pipeline.yaml:1: is nested more than 100 levels deep; put inner"),
+        ("a: " + "{b: " * 200 + "1" + "}" * 200, "pipeline.yaml:1: is nested more than 100 levels deep; move inner"),
         ("? " + "[" * 2_000_000, "is nested more than 100 levels deep"),
         ("? [a, b]\n: 1", "pipeline.yaml:1: a key must be text"),
         ("a: |\n  " + "x" * 5_000_000, "pipeline.yaml: has more than 4 MB; put large values into a file"),

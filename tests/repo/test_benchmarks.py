@@ -52,7 +52,7 @@ def test_a_measure_that_hangs_takes_no_other_with_it(bench, monkeypatch, tmp_pat
     (tmp_path / "idle.py").write_text("import time; time.sleep(60)")
     found = bench.measure("idle")
 
-    assert [row["what"] for row in found["rows"]] == ["idle: FAILED, no end after 0.5 s"]
+    assert [row["what"] for row in found["rows"]] == ["idle: FAILED, not ended after 0.5 s"]
     assert bench.is_over(found["rows"][0])
 
 

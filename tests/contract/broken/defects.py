@@ -1,4 +1,4 @@
-"""Which test of the contract notices which defect, and the two schedulers from which broken ones are made."""
+"""Registry of defects and of the tests that notice them, and the two healthy base schedulers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def caught_by(*tests: str) -> Callable[[_S], _S]:
 
 
 def load_all() -> dict[type[Scheduler[Any]], tuple[str, ...]]:
-    """Return the defects of all modules beside this one."""
+    """Return the defects of all modules in this folder."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name != "suite":
@@ -45,26 +45,26 @@ def load_all() -> dict[type[Scheduler[Any]], tuple[str, ...]]:
 
 
 class Local(LocalScheduler):
-    """Base of defects in what the threads scheduler does not offer. Its class is its factory."""
+    """Base of defects in features that the threads scheduler lacks. The class is the factory."""
 
     promised: ClassVar[frozenset[Capability] | None] = None
-    """Capabilities that the contract expects, where they are not those of the healthy scheduler."""
+    """Capabilities that the contract expects, if different from those of the healthy scheduler."""
     timeout_s: ClassVar[float] = 30
-    """How long the contract waits. Short where waiting in vain is how the defect is noticed."""
+    """Seconds that the contract waits; short if a timeout is how the defect is noticed."""
 
     def __init__(self, session_name: str, *, root: str, **_: Any) -> None:
         super().__init__(session_name, LocalConnection(root=root))
 
 
 class Threads(ThreadsScheduler):
-    """Base of the other defects: counts how often the root is asked, and its log files can be stalled."""
+    """Base of the other defects: counts accesses to the root, and its log reads can be stalled."""
 
     promised: ClassVar[frozenset[Capability] | None] = None
     timeout_s: ClassVar[float] = 30
     asked: ClassVar[int] = 0
     flowing: ClassVar[threading.Event] = threading.Event()
     open_streams: ClassVar[list[socket.socket]] = []
-    """The far ends of streams, for schedulers which have some."""
+    """Peers of the open streams, for schedulers with streams."""
 
     def _reached(self) -> Path:
         Threads.asked += 1
@@ -100,7 +100,7 @@ class WatchedEngine(ThreadsEngine):
 
     @contextlib.contextmanager
     def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
-        # A file, as the engine's clock is the same for all processes.
+        # A file, because all processes share the engine's clock.
         clock = self.root.with_name("clock")
         clock.write_text("0")
 
@@ -115,7 +115,7 @@ class WatchedEngine(ThreadsEngine):
 
 
 def end_all(directory: Path) -> None:
-    """Kill every process that works in the directory: what a broken scheduler has left."""
+    """Kill every process in the directory, left by a broken scheduler."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and (entry / "cwd").resolve() == directory:

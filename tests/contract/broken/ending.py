@@ -1,4 +1,4 @@
-"""Defects in how apps end, and in what is left of them."""
+"""Defects in ends of apps and in their clean-up."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ReportsTheTimeLimitAtItsMoment(Local):
 
 @caught_by("test_cancel_ends_a_running_app", "test_cancel_after_the_end_changes_nothing")
 class CancelsInWordsOnly(ChangesWhatIsTold):
-    """Its processes live on, and also what has ended is told as cancelled."""
+    """Its processes continue, and ended apps are also reported as cancelled."""
 
     timeout_s = 4
 
@@ -142,7 +142,7 @@ class _Careless(AppThread):
 
 @caught_by("test_cancel_right_after_schedule_ends_the_app")
 class LosesACancelBeforeTheStart(Threads):
-    """Clears up what a former life may have left, and takes a wish of this one with it."""
+    """Removes leftovers of a former app at the start, and with them a cancel request of this app."""
 
     timeout_s = 4
     app_thread = _Careless
@@ -231,14 +231,14 @@ class DeletesTheRecordOnly(Threads):
     timeout_s = 4
 
     def _delete_existing(self, app_id: str) -> None:
-        # A copy stays for the thread, so that it does not fail.
+        # Keep a copy for the thread, so that it does not fail.
         app_dir = self._dir(app_id)
         (app_dir / "request.json").unlink()
 
 
 @caught_by("test_delete_leaves_nothing_in_the_engine[ended]", "test_delete_leaves_nothing_in_the_engine[live]")
 class DeletesIntoABin(Threads):
-    """Nobody empties it."""
+    """A trash folder that is never emptied."""
 
     timeout_s = 4
 
@@ -341,7 +341,7 @@ class OneUnknownAppHidesAll(Threads):
 
 @caught_by("test_a_terminal_state_is_final[exit 0]", "test_a_terminal_state_is_final[exit 3]")
 class GoesBackFromTheEnd(ChangesWhatIsTold):
-    """As a scheduler that looks at a process list and at a record, one after the other."""
+    """Reads the process list and the record one after the other."""
 
     looks: ClassVar[int] = 0
 

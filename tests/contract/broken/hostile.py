@@ -1,4 +1,4 @@
-"""Defects of schedulers that trust what programs write."""
+"""Defects of schedulers that trust the output of programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULTS = "test_results_that_are_not_documents_harm_no_other"
 
 
 class _Failed(Local):
-    """Does something with apps that have failed."""
+    """Base of defects in reading failed apps."""
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         found = super().describe_many(app_ids)

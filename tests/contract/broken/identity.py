@@ -1,4 +1,4 @@
-"""Defects in ids, in adoption, and in what other processes can do."""
+"""Defects in ids, in adoption, and in calls of other processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DerivesTheIdFromTheName(Threads):
 
 @caught_by("test_another_process_sees_the_app", "test_another_process_cancels_the_app")
 class PutsASlashIntoIds(Threads):
-    """A handle takes what follows its last slash for the id."""
+    """Changes ids so that handles cannot be parsed: the id is the part after the last slash."""
 
     timeout_s = 4
 
@@ -45,7 +45,7 @@ class PutsASlashIntoIds(Threads):
 
 
 class PrintsWhatItDoes(Threads):
-    """Not broken: it talks, and so do the programs that it calls."""
+    """Not broken: it prints to stdout, and so do its programs."""
 
     def schedule(self, dryrun_info: Any) -> str:
         print("about to schedule")  # noqa: T201 - as authors do it
@@ -103,10 +103,10 @@ class LaunchesAgainWhatWasDeleted(_SeesItDeleted):
 
 
 class _SecondLife(AppThread):
-    """Runs what runs already, and tells nobody."""
+    """Runs an app a second time without reporting it."""
 
     def _publish(self, state: str, msg: str) -> None:
-        # Two that write one file would leave half a document, and that is another defect.
+        # Two writers of one file could leave a broken document, which is another defect.
         pass
 
 
@@ -130,7 +130,7 @@ class EachScheduleStarts(Threads):
                 (app_dir / "cancel").unlink(missing_ok=True)
                 again = _SecondLife(app_dir.resolve(), dryrun_info.request, Path(os.devnull).open())  # noqa: SIM115 - closed by the thread
                 threading.Thread(target=again.run).start()
-                # Else the app may be seen cancelled before its second life has begun.
+                # Otherwise the app may be reported as cancelled before its second run has started.
                 starts = app_dir / "started"
                 until(lambda: starts.exists() and len(starts.read_text().split()) > 1, 2.0, "it starts again")
         return app_id
@@ -138,7 +138,7 @@ class EachScheduleStarts(Threads):
 
 @caught_by("test_racing_threads_start_one_app", "test_racing_processes_start_one_app")
 class LooksBeforeItStarts(Threads):
-    """Starts or adopts by what it saw before, though another may have started the app since."""
+    """Starts or adopts by an earlier check, although another process may have started the app since."""
 
     timeout_s = 8
 

@@ -1,4 +1,4 @@
-"""Defects in logs: lines that are lost, repeated, torn, mixed up, or late."""
+"""Defects in logs: lines that are lost, repeated, split, mixed up or late."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CallsEverythingStdout(Threads):
 
 
 class KeepsOneStream(Threads):
-    """Not broken: its lines are of both streams, and who asks for one of them is told so."""
+    """Not broken: it has one log for both streams, and refuses to read one of them."""
 
     capabilities = promised = Threads.capabilities - {Capability.STREAMS}
 
@@ -122,7 +122,7 @@ class UnknownAppIsToldAtTheFirstLine(Threads):
         yield from super().log_iter(*args, **kwargs)
 
 
-# ---- when ----------------------------------------------------------------------------------------------------
+# ---- time of reads ------------------------------------------------------------------------------------------------
 
 
 @caught_by("test_a_read_does_not_wait")
@@ -171,7 +171,7 @@ class ShowsTheLastAttemptOnly(Local):
         chunk = super().read_logs(app_id, *args, **kwargs)
         found = self.describe(app_id)
         lines = [line for line in chunk.lines if found and line.attempt == found.num_restarts]
-        # An empty chunk would be the end.
+        # An empty chunk would mean the end.
         return (
             LogChunk(lines, chunk.cursor)
             if lines or not chunk.lines
@@ -194,7 +194,7 @@ class CancelRemovesTheLogs(Threads):
             path.unlink()
 
 
-# ---- what ----------------------------------------------------------------------------------------------------
+# ---- content -------------------------------------------------------------------------------------------------
 
 
 @caught_by("test_logs_of_roles_and_replicas_are_not_mixed_up")
@@ -309,7 +309,7 @@ class LosesALineOnResume(Threads):
 
 @caught_by("test_nothing_is_lost_or_repeated_at_many_cuts", "test_a_follower_continues_where_another_was_cut")
 class RepeatsALineOnResume(Threads):
-    """As a cursor of whole seconds does."""
+    """Like a cursor of whole seconds."""
 
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(app_id, role_name, k, (cursor or {}).get("at"), **kwargs)
@@ -343,7 +343,7 @@ class KeepsCursorsInMemory(Threads):
     "test_a_follower_continues_where_another_was_cut",
 )
 class NeverMovesTheCursor(Threads):
-    """Whoever reads until nothing comes reads for ever."""
+    """Reading until no lines come never ends."""
 
     timeout_s = 4
 
@@ -353,11 +353,11 @@ class NeverMovesTheCursor(Threads):
 
 @caught_by("test_a_clock_that_is_off_costs_no_line", "test_a_clock_that_steps_costs_no_line")
 class ComparesItsClockWithTheEngines(Threads):
-    """Its cursor is the time of the last read, for which it asks an engine that stamps lines by another clock."""
+    """Its cursor is the time of the last read, but the engine stamps lines with another clock."""
 
     def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
         now = time.time()
-        # `at` is the end of the last read in microseconds; what the engine calls later than that comes.
+        # `at` is the end of the last read in microseconds; lines that are later by the engine's clock are returned.
         begin = self._written_until(path, at / 1e6 - self._engine_ahead_s()) if at else 0
         text, end = super()._read(path, begin, ended)
         with path.with_suffix(f"{path.suffix}.times").open("a") as times:
@@ -379,7 +379,7 @@ class ComparesItsClockWithTheEngines(Threads):
     "test_a_cursor_of_the_first_attempt_continues_after_the_last[APPLICATION]",
 )
 class JumpsToTheLastAttempt(Local):
-    """A cursor of a former attempt goes on in the one that runs now."""
+    """A cursor of a former attempt continues in the current attempt."""
 
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
         known = cursor or {"at": None, "attempt": 0}
@@ -401,7 +401,7 @@ class JumpsToTheLastAttempt(Local):
     "test_a_cursor_crosses_attempts[APPLICATION]",
 )
 class LosesTheEndOfAnAttempt(Local):
-    """Keeps the text after the last line feed until the end, and that of a former attempt for ever."""
+    """Holds back text after the last line feed until the end, and that of a former attempt for ever."""
 
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
@@ -470,7 +470,7 @@ class LooksAtTheLogForTheState(Threads):
 
 @caught_by("test_a_stopped_log_source_does_not_delay_the_end")
 class LooksAtTheLogForTheEnd(Threads):
-    """For the text of an error, and gives up after a while."""
+    """Waits for the text of an error, and stops after a while."""
 
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)

@@ -1,4 +1,4 @@
-"""Defects that show when the engine is not reached or has lost an app, and costs that grow with the number of apps."""
+"""Defects in outages and losses of apps, and costs that grow with the number of apps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNREACHABLE = "test_unreachable_is_an_error_and_never_an_answer"
 
 
 class _AnswersForItself(Threads):
-    """Base of schedulers that make up an answer when the engine gives none."""
+    """Base of schedulers that invent an answer if the engine does not answer."""
 
     def answer(self, app_id: str) -> DescribeAppResponse | None:
         raise NotImplementedError
@@ -91,7 +91,7 @@ class HasNothingWhenUnreachable(Local):
 @caught_by(f"{UNREACHABLE}[describe]")
 class RaisesTheErrorOfTheSystemWhenUnreachable(Threads):
     def _reached(self) -> Path:
-        # All of it, for a root without apps is no outage.
+        # Rename the whole root, because a root without apps is not an outage.
         list(self.root.iterdir())
         return self.root
 
@@ -126,7 +126,7 @@ class _Forgetful(AppThread):
 
 @caught_by("test_what_happened_meanwhile_is_reported_afterwards")
 class TakesWhatEndedMeanwhileForKilled(Threads):
-    """It is gone when somebody looks again, and why nobody has noted."""
+    """Loses the cause of the end: it is missing in the next answer."""
 
     app_thread = _Forgetful
 
@@ -156,7 +156,7 @@ LOST = "test_an_app_that_was_lost_is_unknown"
 
 
 class _TellsOfTheLost(Threads):
-    """Base of schedulers that make up how a lost app stands."""
+    """Base of schedulers that invent the state of a lost app."""
 
     timeout_s = 5
 
@@ -189,7 +189,7 @@ class SaysNoSuchAppWhenLost(_TellsOfTheLost):
 
 @caught_by(LOST)
 class SaysFailedFirstWhenLost(_TellsOfTheLost):
-    """As one that takes a program that is gone for one that has failed, until it looks closer."""
+    """Reports a missing program as failed, and corrects that at the next poll."""
 
     looks = 0
 

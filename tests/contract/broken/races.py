@@ -1,4 +1,4 @@
-"""Defects that show when another process dies, or acts in the same moment."""
+"""Defects that show when another process dies or acts at the same time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.support.threads_scheduler import AppThread
 
 DEATH_WINDOW_S = 1.0
-"""Most of the time that a start takes, so that some of the launchers die in it."""
+"""Most of the duration of a start, so that some launchers are killed in it."""
 
 
 class HoldsALockFile(Local):
-    """The lock is a file, and a file does not go away with the process that made it."""
+    """Locks with a file, which stays when its process dies."""
 
     timeout_s = 4
 
@@ -36,7 +36,7 @@ class HoldsALockFile(Local):
         try:
             lock.touch(exist_ok=False)
         except FileExistsError:
-            raise SchedulerUnavailableError(f"somebody else works at {app_id!r}") from None
+            raise SchedulerUnavailableError(f"another process has locked {app_id!r}; try again") from None
         time.sleep(work_s)
         yield
         lock.unlink()
@@ -78,7 +78,7 @@ class _RecordsInTheirPlace(Records):
 
 @caught_by("test_a_launcher_killed_while_it_schedules_is_made_up_for")
 class BuildsAnAppInItsPlace(Local):
-    """Whoever dies at it leaves half an app under a name that is taken."""
+    """A killed launcher leaves an incomplete app under a used name."""
 
     timeout_s = 4
 
@@ -93,7 +93,7 @@ class _Attempt(AppThread):
 
 
 def published(app_dir: Path, state: dict[str, Any]) -> None:
-    """Write how the app stands; several may do so at once, and none of them leaves half a document."""
+    """Write the state of the app atomically, because several processes may write at the same time."""
     part = app_dir / f"state.{uuid.uuid4().hex}"
     replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in state["replicas"]]
     part.write_text(json.dumps({**state, "replicas": replicas}))
@@ -102,7 +102,7 @@ def published(app_dir: Path, state: dict[str, Any]) -> None:
 
 @caught_by("test_retries_are_exact_with_many_observers[REPLICA]")
 class EachObserverRetries(Threads):
-    """Whoever sees the failure of an app of one replica starts it again. A single observer counts right."""
+    """Each observer of the failure of an app with one replica restarts it. A single observer counts correctly."""
 
     capabilities = promised = frozenset({*Threads.capabilities, Capability.REPLICA_RETRY})
     app_thread = _Attempt
@@ -112,7 +112,7 @@ class EachObserverRetries(Threads):
 
     def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
         replica = super()._replica(role, k, app_id)
-        # Each attempt begins the log of the engine anew, so they write one of their own.
+        # Each attempt truncates the log of the engine, so attempts write their own log.
         log = self.root.resolve() / app_id / "attempts"
         replica["argv"] = ["sh", "-c", f'exec >>"{log}"; exec "$0" "$@"', *replica["argv"]]
         return replica
@@ -145,12 +145,12 @@ class EachObserverRetries(Threads):
 
 @caught_by("test_observers_meet_a_deletion_without_an_error")
 class LooksTwice(Threads):
-    """Takes what it found first for granted when it looks for more."""
+    """Reads twice and fails if an app is deleted in between."""
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         found = super().describe_many(app_ids)
         time.sleep(0.05)
         for app_id, now in super().describe_many(found).items():
             if found[app_id] is not None and now is None:
-                raise SchedulerUnavailableError(f"{app_id!r} was deleted meanwhile")
+                raise SchedulerUnavailableError(f"{app_id!r} was deleted in the meantime")
         return found

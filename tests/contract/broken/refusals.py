@@ -1,4 +1,4 @@
-"""Wishes that are dropped, and options that are not looked at."""
+"""Ignored requests and unchecked options."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PromisesMounts(DropsWishes):
 
 @caught_by("test_bound_directory_is_there_and_read_only")
 class BindsForWriting(PromisesMounts):
-    """As a bind mount looks whose `read_only` got lost."""
+    """A bind mount that has lost its `read_only`."""
 
     def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
         replica = super()._replica(role, k, app_id)

@@ -1,4 +1,4 @@
-"""Defects in what runs, in what it is given, and in what is told of it."""
+"""Defects in running apps, their inputs and their reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.support.threads_scheduler import AppThread
 
-# ---- what runs -----------------------------------------------------------------------------------------------
+# ---- reports ------------------------------------------------------------------------------------------------
 
 
 @caught_by("test_declared_capabilities_are_those_of_the_scheduler")
@@ -61,7 +61,7 @@ class ChangesWhatIsTold(Threads):
 
 
 class ChangesReplicas(ChangesWhatIsTold):
-    """Base of defects in what is told of a replica."""
+    """Base of defects in the report of a replica."""
 
     def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles_statuses:
@@ -172,11 +172,11 @@ class GivesAllReplicasTheWorstExitCode(ChangesWhatIsTold):
             replica.exit_code = max((other.exit_code or 0 for other in replicas), default=0)
 
 
-# ---- what it is given ----------------------------------------------------------------------------------------
+# ---- inputs -------------------------------------------------------------------------------------------------
 
 
 class ChangesTheReplica(Threads):
-    """Base of defects in what one replica is given."""
+    """Base of defects in the inputs of one replica."""
 
     def changed(self, replica: dict[str, Any], role: Role) -> None:
         raise NotImplementedError
@@ -201,7 +201,7 @@ class SplitsTheProgramAtBlanks(ChangesTheReplica):
 
 @caught_by("test_a_program_with_a_blank_in_its_name_runs")
 class PutsTheProgramIntoQuotes(ChangesTheReplica):
-    """For a shell, which there is not."""
+    """Quotes for a shell, although no shell is used."""
 
     def changed(self, replica: dict[str, Any], role: Role) -> None:
         replica["argv"] = [shlex.quote(role.entrypoint), *replica["argv"][1:]]
@@ -359,7 +359,7 @@ class TakesTheNameForTheId(Threads):
 
 @caught_by("test_roles_whose_names_look_alike_are_kept_apart_or_refused")
 class MixesUpRolesThatLookAlike(Threads):
-    """Names its log files after the roles, in the letters that every file system knows."""
+    """Names its log files after the roles, in characters that every file system supports."""
 
     def read_logs(self, app_id: str, role_name: str, *args: Any, **kwargs: Any) -> LogChunk:
         found = self.describe(app_id)
@@ -376,7 +376,7 @@ class MixesUpRolesThatLookAlike(Threads):
 
 @caught_by("test_apps_whose_names_run_together_are_kept_apart")
 class JoinsTheNamesOfAppAndRole(Threads):
-    """Knows its log files by one name for app and role."""
+    """Uses one name for app and role in the names of log files."""
 
     files: ClassVar[dict[str, tuple[str, str]]] = {}
 
@@ -394,7 +394,7 @@ class JoinsTheNamesOfAppAndRole(Threads):
 
 
 def with_env(request: Any, env: Callable[[int], dict[str, str]]) -> None:
-    """Give further variables to every replica of a request of the local scheduler."""
+    """Add variables to every replica of a request of the local scheduler."""
     numbered = enumerate(replica for role in request.roles for replica in role.replicas)
     for number, replica in numbered:
         replica.env.update(env(number))
@@ -411,7 +411,7 @@ class TellsNobodyWhereRank0Is(Local):
 
 
 class OffersRank0WithoutPorts(Local):
-    """Not broken: its replicas meet at ports that the app has chosen."""
+    """Not broken: its replicas connect at ports that the app has chosen."""
 
     capabilities = promised = Local.capabilities - {Capability.PORTS}
 
@@ -477,7 +477,7 @@ class TakesAnEmptyResultForABrokenOne(Local):
     def result(self, app_id: str) -> Any:
         found = super().result(app_id)
         if found is None:
-            raise InvalidAppError("the result is no JSON: Expecting value")
+            raise InvalidAppError("the result is not JSON: Expecting value")
         return found
 
 
@@ -544,7 +544,7 @@ class SendsSomethingElse(Threads):
 
 
 class _Improver(AppThread):
-    """Keeps the request as it is, and starts something else."""
+    """Stores the request unchanged, but starts something else."""
 
     def __init__(self, app_dir: Path, request: dict[str, Any], lock: IO[str]) -> None:
         replicas = [self.improved(replica) for replica in copy.deepcopy(request["replicas"])]
@@ -600,7 +600,7 @@ class ShowsSecrets(Threads):
 
 
 class ChangesRoles(Local):
-    """Base of defects in what the supervisor is told of the roles."""
+    """Base of defects in the roles that are passed to the supervisor."""
 
     def changed(self, role: Any) -> Any:
         raise NotImplementedError

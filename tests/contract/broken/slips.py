@@ -1,4 +1,4 @@
-"""Schedulers that fail by a slip in their Python, which proves nothing of the contract; so none names a test."""
+"""Schedulers that fail by a Python error, which proves nothing about the contract, so they name no tests."""
 
 from __future__ import annotations
 

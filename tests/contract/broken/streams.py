@@ -1,4 +1,4 @@
-"""Defects of logs that are followed by streams."""
+"""Defects of log streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.broken.defects import Threads, caught_by
 
 
 class _OneRead(LogStream):
-    """The lines of one read, and then nothing until the connection ends."""
+    """A stream with the lines of one read, then silent until the connection ends."""
 
     def __init__(self, lines: list[LogLine], cursor: JsonValue) -> None:
         self._ours, self.peer = socket.socketpair()
@@ -41,10 +41,10 @@ class _OneRead(LogStream):
 
 
 class Streaming(Threads):
-    """The healthy scheduler of this module: follows logs by streams that bring what is there when they begin."""
+    """The healthy scheduler of this module, whose streams send the lines that exist at their start."""
 
     behind: ClassVar[int] = 0
-    """How many lines too late its streams begin."""
+    """Number of lines that its streams skip at the start."""
 
     def stream_log(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
@@ -57,7 +57,7 @@ class Streaming(Threads):
 
 @caught_by("test_silent_replicas_cost_almost_nothing", "test_a_tail_of_a_silent_replica_costs_almost_nothing")
 class StreamsInNameOnly(Streaming):
-    """Has no stream when it is asked for one, and lists all apps for each read of a silent replica."""
+    """Never returns a stream, and lists all apps for each read of a silent replica."""
 
     poll_interval_s: ClassVar[float] = 0.1
 
@@ -72,7 +72,7 @@ class StreamsInNameOnly(Streaming):
 
 @caught_by("test_waiting_replicas_cost_nothing")
 class ShowsWaitingReplicasAsRunning(Threads):
-    """Nothing of it starts, and it says that it runs, so that its logs are asked for."""
+    """Reports waiting replicas as RUNNING, so that their logs are read."""
 
     poll_interval_s: ClassVar[float] = 0.1
 
@@ -93,6 +93,6 @@ class ShowsWaitingReplicasAsRunning(Threads):
 
 @caught_by("test_a_stream_that_is_cut_again_and_again_loses_no_line")
 class LosesALineAtEachCut(Streaming):
-    """Its streams begin one line behind the place from which they are to go on."""
+    """Its streams start one line after the requested position."""
 
     behind = 1

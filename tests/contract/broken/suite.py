@@ -1,6 +1,6 @@
-"""The contract for every broken scheduler, and for the two healthy ones from which they are made.
+"""The contract for every broken scheduler and for the healthy base schedulers.
 
-Not collected with the other tests: `test_kit.py` runs single tests of it and looks at how they end.
+Not collected with the other tests: `test_kit.py` runs single tests of it and checks their outcome.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class TestKeepsOneStream(_Threads):
 
 
 class TestFailsAsExpected(_Threads):
-    xfail = {"test_unknown_option_is_refused": "takes what it gets"}  # noqa: RUF012 - as authors write it
+    xfail = {"test_unknown_option_is_refused": "accepts all options"}  # noqa: RUF012 - as authors write it
     factory = "tests.contract.broken.refusals:TakesUnknownOptions"
 
 
 class TestPassesUnexpectedly(_Threads):
-    xfail = {"test_unknown_option_is_refused": "takes what it gets"}  # noqa: RUF012 - the same
+    xfail = {"test_unknown_option_is_refused": "accepts all options"}  # noqa: RUF012 - the same
 
 
 for _broken in (*defects.load_all(), *slips.SLIPPING):

@@ -1,4 +1,4 @@
-"""Workspaces that do not arrive as they are, or that are taken without a look."""
+"""Defects in workspaces: changed copies, and accepted without checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.broken.defects import Local, caught_by
 
 
 class _Changed(WorkspaceFiles):
-    """Does something to each file of a copy."""
+    """Changes each file of a copy."""
 
     change: Callable[[Path], object]
 
