@@ -388,9 +388,9 @@ class Runner:
             return self._status(app_handle, scheduler, parsed)
 
     def _status(self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle) -> AppStatus | None:
-        return self._noted(app_handle, scheduler.describe(parsed.app_id))
+        return self._to_status(app_handle, scheduler.describe(parsed.app_id))
 
-    def _noted(self, app_handle: AppHandle, found: DescribeAppResponse | None) -> AppStatus | None:
+    def _to_status(self, app_handle: AppHandle, found: DescribeAppResponse | None) -> AppStatus | None:
         if found is None:
             self._apps.pop(app_handle, None)
             return None
@@ -442,7 +442,7 @@ class Runner:
                 if self._is_own(parsed):
                     scheduler.cancel(parsed.app_id)
                 raise
-            return self._noted(app_handle, found)
+            return self._to_status(app_handle, found)
 
     def cancel(self, app_handle: AppHandle) -> None:
         """Ask the app to end, without waiting; no-op if it is unknown or has ended."""

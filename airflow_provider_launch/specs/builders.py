@@ -99,7 +99,7 @@ def materialize_appdef(
     Raises:
         TypeError: the component takes `**kwargs`, or does not return an `AppDef`.
     """
-    return _called(cmpnt_fn, component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config))
+    return _call(cmpnt_fn, component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config))
 
 
 def build_app(
@@ -120,7 +120,7 @@ def build_app(
         TypeError: the component takes `**kwargs`, or does not return an `AppDef`.
     """
     try:
-        return _called(cmpnt_fn, bound_args(cmpnt_fn, arguments, cmpnt_defaults))
+        return _call(cmpnt_fn, bound_args(cmpnt_fn, arguments, cmpnt_defaults))
     except InvalidAppError:
         raise
     except (ValueError, KeyError) as error:
@@ -129,7 +129,7 @@ def build_app(
         raise InvalidAppError(f"component {cmpnt_fn.__name__!r}: {reason}") from error
 
 
-def _called(cmpnt_fn: Callable[..., AppDef], arguments: ComponentArgs) -> AppDef:
+def _call(cmpnt_fn: Callable[..., AppDef], arguments: ComponentArgs) -> AppDef:
     app: object = cmpnt_fn(*arguments.positional_args.values(), *arguments.var_args, **arguments.kwargs)
     if not isinstance(app, AppDef):
         raise ComponentResultError(

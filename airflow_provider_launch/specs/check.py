@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_PORT = 65535
-_LONGEST = 131_071
+_MAX_BYTES = 131_071
 """Most bytes of an argument, or of a variable with its name and `=`: MAX_ARG_STRLEN of Linux, less a NUL."""
-_NO_VALUES = macros.Values("", "", "", "")
+_EMPTY_VALUES = macros.Values("", "", "", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_UNICODE = re.compile(r"[\ud800-\udfff]")
 
@@ -87,7 +87,7 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
         yield from _text_problems((*path, "args", at), arg)
-        if reason := _too_long(_text(arg)):
+        if reason := _length_problem(_text(arg)):
             yield (*path, "args", at), f"the argument {reason}"
     yield from _env_problems(role, path)
     yield from _number_problems(role, path)
@@ -104,9 +104,9 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
 
 def _env_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     for key, value in _dict(role.env).items():
-        if not _text(key, default="wrong") or "=" in _text(key) or _unfit(_text(key)):
+        if not _text(key, default="wrong") or "=" in _text(key) or _character_problem(_text(key)):
             yield (*path, "env", key), f"{shown(key)} cannot name a variable; use a text without '=' and NUL"
-        if reason := _unfit(_text(value)) or _too_long(_text(value), f"{_text(key)}="):
+        if reason := _character_problem(_text(value)) or _length_problem(_text(value), f"{_text(key)}="):
             # Do not show the value: it may be a secret.
             yield (*path, "env", key), f"the value {reason}"
 
@@ -164,11 +164,11 @@ def _name_problems(path: tuple[Any, ...], name: object, kind: str) -> Iterator[P
 
 
 def _text_problems(path: tuple[Any, ...], text: object) -> Iterator[Problem]:
-    if reason := _unfit(_text(text)):
+    if reason := _character_problem(_text(text)):
         yield path, f"{shown(text)} {reason}"
 
 
-def _unfit(text: str) -> str:
+def _character_problem(text: str) -> str:
     """Return why a program cannot receive the text; empty if it can."""
     if "\0" in text:
         return "contains a NUL character, which no program can receive; remove it"
@@ -177,16 +177,16 @@ def _unfit(text: str) -> str:
     return ""
 
 
-def _too_long(text: str, name: str = "") -> str:
+def _length_problem(text: str, name: str = "") -> str:
     """Return why the kernel cannot pass the text to a program; empty if it can."""
     # `$$` becomes `$`, and other macros are short.
     size = len((name + text).encode("utf-8", "surrogatepass"))
-    if size > _LONGEST:
-        size = len((name + _NO_VALUES.substitute(text)).encode("utf-8", "surrogatepass"))
-    if size <= _LONGEST:
+    if size > _MAX_BYTES:
+        size = len((name + _EMPTY_VALUES.substitute(text)).encode("utf-8", "surrogatepass"))
+    if size <= _MAX_BYTES:
         return ""
     what = "with its name " if name else ""
-    return f"has {what}{size} bytes, but Linux passes at most {_LONGEST}; put it into a file, and give its path"
+    return f"has {what}{size} bytes, but Linux passes at most {_MAX_BYTES}; put it into a file, and give its path"
 
 
 def _is_template(text: str) -> bool:

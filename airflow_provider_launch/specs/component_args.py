@@ -93,7 +93,7 @@ def parsed_args(
         InvalidAppError: a text is not a valid value of its parameter's type.
         ComponentSignatureError: the component takes `**kwargs`.
     """
-    return _bound(fn, vars(namespace_of(fn, vector, defaults, config, is_open)), is_open)
+    return _bind(fn, vars(namespace_of(fn, vector, defaults, config, is_open)), is_open)
 
 
 def bound_args(
@@ -119,10 +119,10 @@ def bound_args(
             raise ComponentUsageError(f"component {fn.__name__!r} needs the argument {name!r}; give it\n{_usage(fn)}")
         else:
             values[name] = parameter.default
-    return _bound(fn, values, is_open)
+    return _bind(fn, values, is_open)
 
 
-def _bound(fn: Callable[..., Any], values: Mapping[str, Any], is_open: Callable[[Any], bool] | None) -> ComponentArgs:
+def _bind(fn: Callable[..., Any], values: Mapping[str, Any], is_open: Callable[[Any], bool] | None) -> ComponentArgs:
     bound = ComponentArgs()
     for name, parameter in _parameters(fn).items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -131,13 +131,13 @@ def _bound(fn: Callable[..., Any], values: Mapping[str, Any], is_open: Callable[
             continue
         value = values[name]
         if value is not parameter.default and not (is_open and is_open(value)):
-            value = _typed(fn, parameter, value, is_open)
+            value = _convert(fn, parameter, value, is_open)
         target = bound.kwargs if parameter.kind is parameter.KEYWORD_ONLY else bound.positional_args
         target[name] = value
     return bound
 
 
-def _typed(
+def _convert(
     fn: Callable[..., Any], parameter: inspect.Parameter, value: Any, is_open: Callable[[Any], bool] | None
 ) -> Any:
     tp, name = parameter.annotation, parameter.name
@@ -181,10 +181,10 @@ def _var_args(fn: Callable[..., Any], name: str, words: Any) -> list[Any]:
         raise ComponentUsageError(
             f"component {fn.__name__!r}: {name!r} takes a list of texts, but {wrong!r} is not a text\n{_usage(fn)}"
         )
-    return [word if isinstance(word, str) else _as_word(word) for word in words]
+    return [word if isinstance(word, str) else _as_text(word) for word in words]
 
 
-def _as_word(word: Any) -> Any:
+def _as_text(word: Any) -> Any:
     # Numbers become text; templates, which get their value later, stay.
     return str(word) if isinstance(word, (int, float)) else word
 
@@ -252,7 +252,7 @@ def _parser(
         parser.add_argument(
             *_flags(parameter),
             dest=name,
-            type=_reader(parameter, is_open),
+            type=_converter(parameter, is_open),
             default=given.get(name, None if parameter.default is _EMPTY else parameter.default),
             required=parameter.default is _EMPTY and name not in given,
             help=text,
@@ -268,7 +268,7 @@ def _flags(parameter: inspect.Parameter) -> list[str]:
     return flags
 
 
-def _reader(parameter: inspect.Parameter, is_open: Callable[[Any], bool] | None) -> Callable[[str], Any]:
+def _converter(parameter: inspect.Parameter, is_open: Callable[[Any], bool] | None) -> Callable[[str], Any]:
     plain = get_argparse_param_type(parameter)
 
     def read(text: str) -> Any:

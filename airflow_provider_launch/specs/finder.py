@@ -78,21 +78,21 @@ class ModuleComponentsFinder(ComponentsFinder):
         found = []
         base = self._base()
         for module in _modules_below(base):
-            prefix = _joined(self._group, module_relname(module, base))
-            found += [_component(_joined(prefix, fn.__name__), fn, validators) for fn in _functions_of(module)]
+            prefix = _join_name(self._group, module_relname(module, base))
+            found += [_component(_join_name(prefix, fn.__name__), fn, validators) for fn in _functions_of(module)]
         return found
 
     def find_one(self, name: str, validators: Validators) -> Component | None:
         """Return the component of a name without the group, and import only the modules that lead to it."""
         base = self._base()
         path, _, fn_name = name.rpartition(".")
-        full = _joined(base.__name__, path)
+        full = _join_name(base.__name__, path)
         packages = [path.rsplit(".", depth)[0] for depth in range(path.count("."), -1, -1)] if path else []
-        if not all(hasattr(base, "__path__") and _exists(_joined(base.__name__, package)) for package in packages):
+        if not all(hasattr(base, "__path__") and _exists(_join_name(base.__name__, package)) for package in packages):
             return None
         module = importlib.import_module(full) if path else base
         fn = next((fn for fn in _functions_of(module) if fn.__name__ == fn_name), None)
-        return None if fn is None else _component(_joined(self._group, name), fn, validators)
+        return None if fn is None else _component(_join_name(self._group, name), fn, validators)
 
     def _base(self) -> ModuleType:
         return importlib.import_module(self._module) if isinstance(self._module, str) else self._module
@@ -135,7 +135,7 @@ def get_component(name: str, validators: Validators = None) -> Component:
         ComponentNotFoundException: the component does not exist; the text proposes a similar one.
         ComponentValidationException: the function is not a valid component; the text lists the reasons.
     """
-    component = _found(name, validators)
+    component = _find(name, validators)
     if component is None:
         raise ComponentNotFoundException(_unknown(name))
     if component.validation_errors:
@@ -145,7 +145,7 @@ def get_component(name: str, validators: Validators = None) -> Component:
 
 def get_components(validators: Validators = None) -> dict[str, Component]:
     """Return all valid components by name: builtin ones, entry points, registered ones; later ones win."""
-    return {name: found for name, found in _all(validators).items() if not found.validation_errors}
+    return {name: found for name, found in _find_all(validators).items() if not found.validation_errors}
 
 
 def get_builtin_source(name: str) -> str:
@@ -185,19 +185,19 @@ def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
 # ---- by name -------------------------------------------------------------------------------------------------
 
 
-def _found(name: str, validators: Validators) -> Component | None:
+def _find(name: str, validators: Validators) -> Component | None:
     path, colon, function = name.rpartition(":")
     if colon and (path.endswith(".py") or os.sep in path or "/" in path or Path(path).is_file()):
         return CustomComponentsFinder(path, function).find(validators)[0]
     if colon:
-        return _of_module(name, path, function, validators)
-    if (found := _registered(name, validators)) is not None:
+        return _find_in_module(name, path, function, validators)
+    if (found := _find_registered(name, validators)) is not None:
         return found
     module, _, function = name.rpartition(".")
-    return _of_module(name, module, function, validators) if module else None
+    return _find_in_module(name, module, function, validators) if module else None
 
 
-def _of_module(name: str, module: str, function: str, validators: Validators) -> Component | None:
+def _find_in_module(name: str, module: str, function: str, validators: Validators) -> Component | None:
     try:
         found = import_attr(module, function, None)
     except AttributeError:
@@ -211,7 +211,7 @@ def _of_module(name: str, module: str, function: str, validators: Validators) ->
     return _component(name, found, validators)
 
 
-def _registered(name: str, validators: Validators) -> Component | None:
+def _find_registered(name: str, validators: Validators) -> Component | None:
     own = registry.get(PluginType.COMPONENT).get(name)
     if own is not None:
         return _component(name, own, validators)
@@ -219,7 +219,7 @@ def _registered(name: str, validators: Validators) -> Component | None:
         prefix = "" if entry.name.startswith("_") else entry.name
         if prefix and name != prefix and not name.startswith(f"{prefix}."):
             continue
-        loaded = entry.load() if prefix else _loaded(entry)
+        loaded = entry.load() if prefix else _load_or_warn(entry)
         if not isinstance(loaded, ModuleType):
             if name == prefix and inspect.isfunction(loaded):
                 return _component(name, loaded, validators)
@@ -231,10 +231,10 @@ def _registered(name: str, validators: Validators) -> Component | None:
     return ModuleComponentsFinder(BUILTINS).find_one(name, validators)
 
 
-def _all(validators: Validators) -> dict[str, Component]:
+def _find_all(validators: Validators) -> dict[str, Component]:
     found = ModuleComponentsFinder(BUILTINS).find(validators)
     for entry in entrypoints.find(GROUP).values():
-        loaded = _loaded(entry)
+        loaded = _load_or_warn(entry)
         prefix = "" if entry.name.startswith("_") else entry.name
         if isinstance(loaded, ModuleType):
             found += ModuleComponentsFinder(loaded, prefix).find(validators)
@@ -244,7 +244,7 @@ def _all(validators: Validators) -> dict[str, Component]:
     return {component.name: component for component in found}
 
 
-def _loaded(entry: EntryPoint) -> object:
+def _load_or_warn(entry: EntryPoint) -> object:
     try:
         return entry.load()
     except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
@@ -253,7 +253,7 @@ def _loaded(entry: EntryPoint) -> object:
 
 
 def _unknown(name: str) -> str:
-    known = _all([])
+    known = _find_all([])
     near = closest(name, known)
     hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}."
     return f"component {name!r} does not exist; {hint} Your own: 'path/file.py:function' or 'pkg.module:function'"
@@ -323,7 +323,7 @@ def _exists(module: str) -> bool:
     return found is not None and found.origin is not None
 
 
-def _joined(*parts: str | None) -> str:
+def _join_name(*parts: str | None) -> str:
     return ".".join(part for part in parts if part)
 
 

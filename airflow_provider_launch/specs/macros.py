@@ -111,7 +111,7 @@ def near_misses(role: Role) -> list[tuple[str, str]]:
         # A variable of the role is for the shell, however it is spelt.
         if name in known.values() or name in role.env or name == "base_img_root":
             continue
-        close = difflib.get_close_matches(_letters(name), known, n=1, cutoff=_ALIKE)
+        close = difflib.get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)
         misses += [(name, known[close[0]])] if close else []
     return misses
 
@@ -121,7 +121,7 @@ def _letters(name: str) -> str:
 
 
 _IN_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
-_ALIKE = 0.85
+_MIN_SIMILARITY = 0.85
 SUBSTITUTED = frozenset({"args", "env", "metadata"})
 """The fields of a role in which macros are replaced."""
 

@@ -87,24 +87,24 @@ def apply_overlay(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
         operation = _Operation.of(key)
         field = operation.field
         if operation.kind == _PUT:
-            base[field] = _fresh(value)
+            base[field] = _copy_value(value)
         elif operation.kind == _DEL:
             base.pop(field, None)
         elif operation.kind == _JOIN:
-            base[field] = _joined(base.get(field), value, operation)
+            base[field] = _join(base.get(field), value, operation)
         else:
-            base[field] = _merged(base, field, value)
+            base[field] = _merge(base, field, value)
 
 
-def _merged(base: Mapping[str, Any], field: str, value: Any) -> Any:
+def _merge(base: Mapping[str, Any], field: str, value: Any) -> Any:
     known = base.get(field)
     if value is None or known is None or (isinstance(value, tuple) and isinstance(known, list)):
-        return _fresh(value)
+        return _copy_value(value)
     if isinstance(known, dict) and isinstance(value, Mapping):
         apply_overlay(known, value)
         return known
     if isinstance(known, list) and isinstance(value, list):
-        return [*known, *map(_fresh, value)]
+        return [*known, *map(_copy_value, value)]
     if isinstance(known, (dict, list)) or isinstance(value, (Mapping, list, tuple)):
         raise TypeError(
             f"overlay field {field!r} is {type(value).__name__}, but the request has {type(known).__name__} there; "
@@ -113,7 +113,7 @@ def _merged(base: Mapping[str, Any], field: str, value: Any) -> Any:
     return value
 
 
-def _joined(known: Any, value: Any, operation: _Operation) -> list[Any]:
+def _join(known: Any, value: Any, operation: _Operation) -> list[Any]:
     field, on = operation.field, operation.on
     for name, items in (("request", [] if known is None else known), ("overlay", value)):
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, Mapping) for item in items):
@@ -124,20 +124,20 @@ def _joined(known: Any, value: Any, operation: _Operation) -> list[Any]:
             raise ValueError(f"JOIN of {field!r}: an item has no field {on!r} to join on; add it")
         same = [there for there in result if there.get(on) == item[on]]
         for there in same:
-            there.update({name: _fresh(part) for name, part in item.items() if name != on})
+            there.update({name: _copy_value(part) for name, part in item.items() if name != on})
         if not same:
-            result.append(_fresh(item))
+            result.append(_copy_value(item))
     return result
 
 
-def _fresh(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """Return a deep copy of a new value: tuples become lists, and operators inside apply to an empty base."""
     if isinstance(value, Mapping):
         made: dict[str, Any] = {}
         apply_overlay(made, value)
         return made
     if isinstance(value, (list, tuple)):
-        return [_fresh(item) for item in value]
+        return [_copy_value(item) for item in value]
     return copy.deepcopy(value)
 
 
@@ -281,7 +281,7 @@ def _parse(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _weigh(node, 0, {})
+        _count_values(node, 0, {})
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
@@ -303,7 +303,7 @@ def _refuse_depth(events: Iterable[Any]) -> None:
             depth -= 1
 
 
-def _weigh(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+def _count_values(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return how many values and levels a node has, counting aliases each time; refuse a node with too many."""
     import yaml
 
@@ -315,7 +315,7 @@ def _weigh(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[in
         raise ValueError(_TOO_DEEP)
     if id(node) not in known:
         parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
-        weights = [_weigh(part, level + 1, known) for part in parts]
+        weights = [_count_values(part, level + 1, known) for part in parts]
         known[id(node)] = 1 + sum(one[0] for one in weights), 1 + max((one[1] for one in weights), default=0)
     values, levels = known[id(node)]
     if level + levels > DEEPEST + 1:

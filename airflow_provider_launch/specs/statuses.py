@@ -182,7 +182,7 @@ class AppStatus:
         """
         replicas = "".join(
             replica._format()  # noqa: SLF001 - of this module
-            for role, kept in self._kept(state_mask_filter)
+            for role, kept in self._select_roles(state_mask_filter)
             if not filter_roles or role in filter_roles
             for replica in kept
         )
@@ -201,7 +201,7 @@ class AppStatus:
         """Return the status in the older layout; the filter takes bits of `AppState.mask`."""
         roles = "".join(
             f"- Role: [{role}]:\n{''.join(replica.get_formatted_str() for replica in kept)}\n"
-            for role, kept in self._kept(state_mask_filter)
+            for role, kept in self._select_roles(state_mask_filter)
         )
         return f"\nState: {self.state} ; Num Restarts: {self.num_restarts}\nMsg: {self.msg}\nReplicas: \n{roles}\n"
 
@@ -225,7 +225,7 @@ class AppStatus:
             plain = {**self.to_json(), "state": repr(self.state), "metadata": repr(self.metadata)[:_MAX_LINE]}
             return _to_yaml(_plain(plain))
 
-    def _kept(self, state_mask_filter: int) -> Iterator[tuple[str, list[ReplicaStatus]]]:
+    def _select_roles(self, state_mask_filter: int) -> Iterator[tuple[str, list[ReplicaStatus]]]:
         for role in self.roles:
             if kept := [replica for replica in _by_id(role.replicas) if replica.state.mask & state_mask_filter]:
                 yield role.role, kept

@@ -50,7 +50,7 @@ class _Rows:
 
     def __init__(self, on_skipped: Callable[[str], object]) -> None:
         self._on_skipped = on_skipped
-        self._began = False
+        self._has_started = False
         self._skipped: _Skipped | None = None
         self.rest = ""
         """Text after the last object that was read."""
@@ -58,10 +58,10 @@ class _Rows:
     def read(self, text: str) -> Iterator[dict[str, Any]]:
         """Yield the objects in the rest and in the new text."""
         self.rest, at = text, 0
-        if not self._began:
-            self._began = text.lstrip()[:1] == "["
+        if not self._has_started:
+            self._has_started = text.lstrip()[:1] == "["
             at = text.find("[") + 1
-        while self._began and text.startswith("{", at := self._begin(text, at)):
+        while self._has_started and text.startswith("{", at := self._next_object(text, at)):
             try:
                 row, at = _decode(text, at)
             except ValueError:
@@ -73,12 +73,12 @@ class _Rows:
                 raise ValueError("an object is nested too deeply") from None
             else:
                 yield row
-        if self._began:
+        if self._has_started:
             self.rest = text[at:]
         elif len(text) > _MAX_ROW:
             self.check_end()
 
-    def _begin(self, text: str, at: int) -> int:
+    def _next_object(self, text: str, at: int) -> int:
         """Return the start of the next object, after one that is skipped; the end of the text if that is incomplete."""
         if self._skipped is not None:
             if (at := self._skipped.end_in(text, at)) < 0:
@@ -89,7 +89,7 @@ class _Rows:
 
     def check_end(self) -> None:
         """Raise `ValueError` if the text was not a complete array."""
-        if not self._began or self._skipped is not None or self.rest.strip() != "]":
+        if not self._has_started or self._skipped is not None or self.rest.strip() != "]":
             raise ValueError(f"not a complete JSON array of objects: it ends in {self.rest.strip()[-100:]!r}")
 
 

@@ -127,7 +127,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         name = f"launch-workspace:{digest}"
         built = builds.image_id(name)
         if built is None:
-            with _only_one(digest):
+            with _build_lock(digest):
                 built = builds.image_id(name)
                 if built is None:
                     log.info("%s; building %s on %s", files, name, role.image)
@@ -237,7 +237,7 @@ def _repository_missing(role: Role) -> ImageRepoMissingError:
 
 
 @contextlib.contextmanager
-def _only_one(digest: str) -> Iterator[None]:
+def _build_lock(digest: str) -> Iterator[None]:
     """Let the processes of this host build an image one after the other; the first build is enough for all."""
     path = Path(tempfile.gettempdir()) / f"launch-builds-{os.geteuid()}"
     with contextlib.ExitStack() as opened:

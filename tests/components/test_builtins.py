@@ -237,7 +237,7 @@ def test_names_have_two_parts(name, expected):
 
 
 @pytest.mark.parametrize(("h", "j", "expected"), [("gpu.large", "2", "2x4"), ("gpu.large", "2x4", "2x4")])
-def test_processes_are_those_of_the_gpus(h, j, expected):
+def test_one_process_per_gpu_is_the_default(h, j, expected):
     assert str(StructuredJArgument.parse_from(h, j)) == expected
 
 

@@ -51,7 +51,7 @@ def made(registry):
     return {name: factory() for name, factory in registry.get(PluginType.NAMED_RESOURCE).items()}
 
 
-def test_factories_are_known_by_their_own_name_or_another(register, registry):
+def test_factories_are_registered_under_their_own_name_or_another(register, registry):
     @register.scheduler()
     def mine(session_name, **kwargs):
         return session_name, kwargs
@@ -69,7 +69,7 @@ def theirs(session_name, **kwargs):
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_registered_scheduler_is_known_to_runners():
+def test_runners_find_a_registered_scheduler():
     @plugins.register.scheduler()
     def mine(session_name, **kwargs):
         return FakeScheduler(session_name, backend="mine")
@@ -80,7 +80,7 @@ def test_a_registered_scheduler_is_known_to_runners():
 
 
 @pytest.mark.usefixtures("own_registry", "installed")
-def test_the_scheduler_registered_here_goes_before_entry_points_and_those_before_ours():
+def test_registered_schedulers_take_precedence_over_entry_points_and_builtin_ones():
     """Code in this process has precedence; an installed package may replace our own schedulers."""
 
     @plugins.register.scheduler()
@@ -165,7 +165,7 @@ def test_memory_is_halved_as_far_as_it_is_whole():
     assert halve_mem_down_to(minGiB=2)(Resource(1, 0, 6 * 1024)) == {1.0: "6", 0.5: "3"}
 
 
-def test_what_is_registered_is_marked_and_variants_are_names_of_the_module(register):
+def test_registered_functions_are_marked_and_variants_are_names_of_the_module(register):
     whole = register.named_resource(name="marked", fractionals=powers_of_two_gpus)(host)
 
     assert (whole._plugin_type, whole._plugin_name) == (PluginType.NAMED_RESOURCE, "marked")
@@ -214,7 +214,7 @@ def test_fractions_have_names():
     )
 
 
-def test_what_is_registered_can_be_looked_up():
+def test_registered_factories_can_be_looked_up():
     plugins.register.named_resource(name="plugin_test.host")(host)
 
     assert NamedResources()["plugin_test.host"].get_resource_name() == "plugin_test.host"

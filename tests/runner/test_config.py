@@ -83,7 +83,7 @@ def test_values_get_the_types_of_their_options():
     }  # fmt: skip
 
 
-def test_what_is_given_stays_under_any_spelling():
+def test_given_options_stay_under_any_spelling():
     assert loaded("[typed]\nrun_as = no\nqueue = q\n", runAs=True) == {"runAs": True, "queue": "q"}
 
 
@@ -166,7 +166,7 @@ def test_a_template_has_every_option_and_loads_back():
     assert found == defaults
 
 
-def test_only_what_is_required():
+def test_a_template_may_have_only_required_options():
     text = io.StringIO()
     config.dump(text, ["typed"], required_only=True)
 

@@ -67,7 +67,7 @@ def test_a_run_that_was_never_seen_is_not_taken_for_deleted() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_apps_of_others_and_those_that_are_to_stay_are_never_touched(owner: dict[str, str | None]) -> None:
+def test_apps_of_others_and_apps_left_running_are_never_touched(owner: dict[str, str | None]) -> None:
     assert ended("failed", rows=(row(**owner),)) == []
 
 
@@ -91,12 +91,12 @@ def checks(*answers: tuple[float, str | None]) -> list[list[str]]:
     return found
 
 
-def test_one_check_ends_nothing_and_a_mark_may_be_taken_back() -> None:
+def test_one_check_cancels_nothing_and_a_mark_may_be_undone() -> None:
     assert checks((0, "failed"), (19, "failed"), (20, "running"), (40, "failed"), (59, "failed")) == [[]] * 5
     assert checks((0, "failed"), (20, "success"))[1] == ["a"]
 
 
-def test_no_answer_decides_nothing_and_what_was_seen_before_still_counts() -> None:
+def test_a_missing_answer_decides_nothing_and_earlier_checks_still_count() -> None:
     assert checks((0, "failed"), (20, "no answer"), (25, "failed")) == [[], [], ["a"]]
 
 

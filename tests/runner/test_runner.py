@@ -96,7 +96,7 @@ def test_a_misspelt_option_is_refused_with_a_proposal(runner):
         runner.dryrun(an_app(), "fake", {"queu": "gpu"})
 
 
-def test_every_role_learns_its_job_and_its_parent(runner, monkeypatch):
+def test_every_role_gets_its_job_and_its_parent(runner, monkeypatch):
     monkeypatch.delenv("TORCHX_PARENT_RUN_ID", raising=False)
     app = an_app(roles=["a", "b"])
     env = [role.env for role in runner.dryrun(app, "fake", parent_run_id="mine").app.roles]
@@ -109,7 +109,7 @@ def test_every_role_learns_its_job_and_its_parent(runner, monkeypatch):
     assert inherited["TORCHX_PARENT_RUN_ID"] == "inherited"
 
 
-def test_a_workspace_that_cannot_be_mirrored_is_ignored_with_a_warning(runner):
+def test_an_unsupported_workspace_is_ignored_with_a_warning(runner):
     with pytest.warns(UserWarning, match="does not support workspaces"):
         runner.dryrun(an_app(), "fake", workspace="/tmp/project")
     app = an_app()
@@ -153,7 +153,7 @@ def test_the_same_id_for_another_app_is_a_conflict(runner):
         runner.run(an_app(replicas=3), "fake", app_id="app-1")
 
 
-def test_an_info_from_elsewhere_is_not_scheduled(runner, engine):
+def test_a_request_that_dryrun_did_not_return_is_not_scheduled(runner, engine):
     info = FakeScheduler("", engine).submit_dryrun(an_app(), {})
 
     with pytest.raises(ValueError, match=r"Runner\.dryrun"):
@@ -198,7 +198,7 @@ def test_another_runner_sees_and_ends_the_app(make_runner, engine):
     assert engine.apps == {}
 
 
-def test_what_is_not_there_is_none_or_ignored(runner):
+def test_an_absent_app_is_none_or_ignored(runner):
     handle = "fake://session/no-such-app"
 
     assert runner.status(handle) is None
@@ -235,7 +235,7 @@ def test_list_gives_handles(runner):
 
 
 @pytest.mark.parametrize("action", ["cancel", "delete"])
-def test_a_careful_runner_leaves_apps_of_other_sessions_alone(make_runner, engine, action):
+def test_check_session_protects_apps_of_other_sessions(make_runner, engine, action):
     handle = make_runner("mine").run(an_app(), "fake")
     careful = make_runner("other", check_session=True)
 
@@ -245,12 +245,12 @@ def test_a_careful_runner_leaves_apps_of_other_sessions_alone(make_runner, engin
 
 
 @pytest.mark.parametrize("handle", ["fake://session/", "session/app", "app"])
-def test_what_is_no_handle_is_refused(runner, handle):
+def test_an_invalid_handle_is_refused(runner, handle):
     with pytest.raises(MalformedAppHandleException):
         runner.status(handle)
 
 
-def test_an_unknown_scheduler_is_named_with_the_known_ones(runner):
+def test_an_unknown_scheduler_is_reported_with_the_valid_ones(runner):
     with pytest.raises(UnknownSchedulerException, match=r"slurmy.*fake") as caught:
         runner.run(an_app(), "slurmy")
     assert isinstance(caught.value, KeyError)
@@ -324,7 +324,7 @@ def test_wait_does_not_take_unknown_for_running(runner, engine):
         runner.wait(handle, 0.01, max_errors=2)
 
 
-def test_wait_cancels_what_has_not_begun_in_time(runner, engine):
+def test_wait_cancels_an_app_that_has_not_started_in_time(runner, engine):
     handle = runner.run(an_app(), "fake", app_id="app-1")
     engine.state("app-1", AppState.PENDING, "the queue is full")
 
@@ -333,7 +333,7 @@ def test_wait_cancels_what_has_not_begun_in_time(runner, engine):
     assert engine.cancelled == ["app-1"]
 
 
-def test_wait_leaves_what_has_begun_its_time(runner, engine):
+def test_wait_does_not_limit_an_app_that_has_started(runner, engine):
     handle = runner.run(an_app(), "fake", app_id="app-1")
     engine.state("app-1", AppState.RUNNING)
     threading.Timer(0.2, engine.state, ("app-1", AppState.SUCCEEDED)).start()
@@ -369,7 +369,7 @@ def test_parameters_may_be_meant_for_one_backend():
     assert seen == {"a": ("s", {"x": 2, "y": 3, "z": {"k": 1}}), "b": ("s", {"x": 1, "z": {"k": 1}})}
 
 
-def test_close_closes_what_was_made_and_can_be_repeated(make_runner):
+def test_close_closes_created_schedulers_and_can_be_repeated(make_runner):
     with make_runner() as runner:
         scheduler = runner.scheduler("fake")
     runner.close()
@@ -377,7 +377,7 @@ def test_close_closes_what_was_made_and_can_be_repeated(make_runner):
     assert scheduler.closed == 1
 
 
-def test_the_builtin_schedulers_are_known_by_name():
+def test_the_builtin_schedulers_are_found_by_name():
     runner = get_runner()
 
     assert runner.name() == "torchx"

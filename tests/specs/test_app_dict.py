@@ -78,11 +78,11 @@ def test_dict_and_app_share_nothing():
     assert plain == app_to_dict(FULL)
 
 
-def test_what_is_left_out_has_its_default():
+def test_missing_fields_get_their_default():
     assert app_from_dict({"name": "a", "roles": [{"name": "r", "image": "i"}]}) == AppDef("a", [Role("r", "i")])
 
 
-def test_a_mount_without_type_is_known_by_its_keys():
+def test_a_mount_without_type_is_identified_by_its_keys():
     mounts = [
         {"src_path": "a", "dst_path": "b", "read_only": False},
         {"src": "a", "dst_path": "b"},
@@ -155,7 +155,7 @@ def test_a_wrong_dict_is_refused_with_its_path(change, line):
         ({"name": "a", 5: 6}, "5: AppDef has no such field"),
     ],
 )
-def test_what_is_no_app_is_refused(data, line):
+def test_data_of_another_type_is_refused(data, line):
     with pytest.raises(InvalidAppError, match=re.escape(f"\n  {line}")):
         app_from_dict(data)
 
@@ -171,7 +171,7 @@ def test_what_is_no_app_is_refused(data, line):
         ({"a": {5: 6}}, "metadata.a.5: the key 5 must be text, as in JSON"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_and_not_dropped(value, line):
+def test_values_that_json_cannot_hold_are_refused_and_not_dropped(value, line):
     with pytest.raises(InvalidAppError, match=re.escape(f"\n  {line}")):
         app_to_dict(AppDef("a", metadata=value))
 
@@ -190,7 +190,7 @@ def test_fields_of_a_subclass_are_reported_and_not_read_back():
 
 
 @pytest.mark.parametrize("value", [b"hunter2", {1: b"hunter2"}, {b"hunter2": 1}, [b"hunter2"], {"a": b"hunter2"}])
-def test_a_value_of_env_never_stands_in_the_error(value):
+def test_errors_never_show_a_value_of_env(value):
     role = {"name": "w", "image": "", "entrypoint": "true", "env": {"DB_PASSWORD": value}}
 
     for convert in (

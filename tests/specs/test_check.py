@@ -144,7 +144,7 @@ def test_a_good_app_passes_and_stays_as_it_is(app):
         ({"metadata": None}, "roles.0.metadata: must be a dict, but None is of type NoneType"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_path_what_was_found_and_the_cure(fields, line):
+def test_a_wrong_field_is_reported_with_path_value_and_fix(fields, line):
     with pytest.raises(InvalidAppError) as caught:
         check_app(_app(**fields))
 
@@ -198,7 +198,7 @@ def test_all_problems_are_listed_in_one_error():
 
 
 @pytest.mark.parametrize("value", ["hunter2\0", 31337, ["hunter2"], {"hunter2": 1}])
-def test_a_value_of_env_never_stands_in_the_error(value):
+def test_errors_never_show_a_value_of_env(value):
     """Error texts are written to task logs."""
     with pytest.raises(InvalidAppError) as caught:
         check_app(_app(env={"PASSWORD": value}))
@@ -225,7 +225,7 @@ def test_a_long_value_is_cut():
         ({"port_map": {"\ud800": 1}}, "port_map.'\\\\ud800'"),
     ],
 )
-def test_what_is_no_character_is_refused(fields, path):
+def test_half_a_surrogate_pair_is_refused(fields, path):
     """It cannot be encoded: some schedulers would change it silently."""
     with pytest.raises(InvalidAppError, match=rf"\n  roles\.0\.{path}: .*surrogate") as caught:
         check_app(_app(**fields))

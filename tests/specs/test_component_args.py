@@ -152,7 +152,7 @@ def test_wrong_vectors_end_a_program_with_its_usage(arguments, text, capsys):
     assert "usage: rest" in told
 
 
-def test_help_shows_what_the_docstring_shows(capsys):
+def test_help_shows_the_docstring(capsys):
     with pytest.raises(SystemExit) as caught:
         parse_args(one, ["--help"])
 
@@ -164,7 +164,7 @@ def test_help_shows_what_the_docstring_shows(capsys):
     assert "--flag FLAG bool (default: False)" in told
 
 
-def test_the_formatter_shows_what_is_required():
+def test_the_formatter_marks_required_arguments():
     parser = argparse.ArgumentParser(formatter_class=TorchXArgumentHelpFormatter, add_help=False)
     parser.add_argument("--a", required=True, help="first")
     parser.add_argument("--b", default="x", help="second")
@@ -252,7 +252,7 @@ def test_a_secret_is_not_shown():
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_is_no_component_is_refused():
+def test_a_function_that_is_not_a_component_is_refused():
     def many(**kwargs: str) -> AppDef:
         return kept(**kwargs)
 

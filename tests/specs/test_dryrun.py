@@ -3,7 +3,7 @@ import pytest
 from airflow_provider_launch.specs import AppDef, AppDryRunInfo
 
 
-def test_the_text_is_what_the_scheduler_makes_of_the_request():
+def test_the_text_is_formatted_by_the_scheduler():
     info = AppDryRunInfo({"a": 1}, lambda request: f"request {request['a']}")
     assert repr(info) == str(info) == "request 1"
 

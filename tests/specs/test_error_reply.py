@@ -18,7 +18,7 @@ def test_letters_that_databases_refuse_are_replaced(text):
     assert reply.error_text == "boom\ufffd"
 
 
-def test_a_long_word_is_no_work():
+def test_a_long_word_takes_little_time():
     """The search once restarted at each letter, which took minutes for a text of this size."""
     reply = ErrorReply.parse(json.dumps({"message": "x" * 500_000}))
 
@@ -26,7 +26,7 @@ def test_a_long_word_is_no_work():
     assert len(reply.error_text) == 500_000
 
 
-def test_what_an_rpc_layer_put_around_a_message_is_left_out():
+def test_the_prefix_of_an_rpc_layer_is_left_out():
     reply = ErrorReply.parse(json.dumps({"message": "a b.RuntimeError('On WorkerInfo(id=1):\nboom\n') c"}))
 
     assert reply is not None

@@ -104,7 +104,7 @@ def test_entry_points_add_components_and_go_before_builtin_ones():
 
 
 @pytest.mark.usefixtures("theirs")
-def test_what_cannot_be_a_component_is_named_with_the_reasons():
+def test_an_invalid_component_is_reported_with_reasons():
     with pytest.raises(ComponentValidationException, match=r"Missing type annotation for argument 'a'(.|\n)*return"):
         get_component("foo.sub.deep.wrong")
     with pytest.raises(ComponentNotFoundException, match=r"'foo\.namespace\.hidden\.fn'"):

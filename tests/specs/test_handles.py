@@ -31,7 +31,7 @@ def test_a_handle_has_three_parts(handle, parts):
 @pytest.mark.parametrize(
     "text", ["", "s/my_id", "local://s/", "local://my_id", "://s/id", "local:s/id", "local:////", "local://s/id\n"]
 )
-def test_other_texts_are_no_handles(text):
+def test_other_texts_are_not_handles(text):
     with pytest.raises(MalformedAppHandleException, match="scheduler://session/app_id") as caught:
         parse_app_handle(text)
     assert isinstance(caught.value, InvalidAppError)

@@ -120,12 +120,12 @@ def test_it_is_a_mapping():
     assert len(named_resources) == len(list(named_resources))
 
 
-def test_a_misspelt_name_is_answered_with_the_closest():
+def test_the_error_for_a_misspelt_name_proposes_the_closest():
     with pytest.raises(KeyError, match=r"No named resource found for `gpu.smal`. Did you mean `gpu.small`\?"):
         named_resources["gpu.smal"]
 
 
-def test_a_strange_name_is_answered_with_all():
+def test_the_error_for_an_unknown_name_lists_all():
     with pytest.raises(KeyError, match=r"No named resource found for `zzz`. Registered named resources: .*gpu.small"):
         named_resources["zzz"]
 

@@ -80,7 +80,7 @@ def test_new_values_are_copies():
         ({"c": []}, {JOIN("c", on="n"): [{"x": 1}]}, ValueError),
     ],
 )
-def test_what_does_not_fit_is_an_error(base, overlay, error):
+def test_values_of_another_kind_are_refused(base, overlay, error):
     with pytest.raises(error):
         apply_overlay(base, overlay)
 
@@ -124,7 +124,7 @@ def test_other_notes_in_its_place_are_replaced_with_a_warning(target):
     assert get_overlay(target, "k", "Pod") == {"a": 1}
 
 
-def test_the_marker_is_no_kind(target):
+def test_the_marker_is_not_a_valid_kind(target):
     with pytest.raises(ValueError, match="reserved"):
         set_overlay(target, "k", "__torchx_overlays__", {})
 
@@ -178,7 +178,7 @@ def test_fields_are_seen_through_operators(key):
     validate_overlay({key: []}, blocklist=["b"])
 
 
-def test_a_spec_checks_what_goes_in_and_out(target):
+def test_a_spec_checks_set_and_get(target):
     spec = OverlaySpec("k", "Pod", ("status",))
     spec.set(target, {"spec": 1})
     assert spec.get(target) == {"spec": 1}

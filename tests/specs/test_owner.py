@@ -19,5 +19,5 @@ def test_an_owner_names_its_task():
     [{"dag_id": ""}, {"run_id": "r" * 251}, {"task_id": "t" * 60_000}, {"map_index": "9" * 5000}, {"map_index": "x"}],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_airflow_cannot_have_names_no_task(wrong):
+def test_ids_that_airflow_cannot_have_name_no_task(wrong):
     assert task_of({**KEY, **wrong}) is None

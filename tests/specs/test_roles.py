@@ -15,7 +15,7 @@ from airflow_provider_launch.specs import (
 )
 
 
-def test_the_order_of_fields_is_the_known_one():
+def test_the_order_of_fields_is_that_of_torchx():
     assert [field.name for field in dataclasses.fields(Role)] == [
         "name",
         "image",

@@ -34,17 +34,17 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", SECRET)
-def test_what_looks_like_a_secret_is_hidden(name: str) -> None:
+def test_secret_names_are_masked(name: str) -> None:
     assert is_secret_name(name)
     assert masked_env({name: "hunter2"}) == {name: "***"}
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_what_does_not_is_shown(name: str) -> None:
+def test_other_names_are_shown(name: str) -> None:
     assert masked_env({name: "value"}) == {name: "value"}
 
 
-def test_whatever_airflow_hides_is_hidden() -> None:
+def test_names_that_airflow_masks_are_masked() -> None:
     from airflow.sdk._shared.secrets_masker.secrets_masker import DEFAULT_SENSITIVE_FIELDS
 
     assert [name for name in DEFAULT_SENSITIVE_FIELDS if not is_secret_name(name)] == []

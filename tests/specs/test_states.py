@@ -8,7 +8,7 @@ NAMES = ["UNSUBMITTED", "SUBMITTED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED"
 
 
 @pytest.mark.parametrize(("value", "name"), list(enumerate(NAMES)))
-def test_a_state_has_the_known_number_name_and_bit(value, name):
+def test_a_state_has_the_number_name_and_bit_of_torchx(value, name):
     state = AppState[name]
 
     assert state == value

@@ -122,7 +122,7 @@ def test_format_of_an_app_without_anything():
         (_failed("[" * 100_000), " *r[0]:FAILED\n" + "[" * 100_000),
     ],
 )
-def test_format_shows_what_is_known_about_a_failed_replica(replica, text):
+def test_format_shows_the_known_facts_of_a_failed_replica(replica, text):
     assert _replica_text(replica) == text
 
 
@@ -282,7 +282,7 @@ def test_no_text_of_a_job_makes_a_text_form_fail(text):
         status.raise_for_status()
 
 
-def test_to_json_leaves_out_what_is_unset():
+def test_to_json_leaves_out_unset_fields():
     assert AppStatus(AppState.SUCCEEDED, ui_url="u").to_json() == {
         "state": "SUCCEEDED",
         "num_restarts": 0,

@@ -60,7 +60,7 @@ def test_an_unknown_run_is_empty(tracker):
     )  # fmt: skip
 
 
-def test_a_store_in_memory_will_do():
+def test_a_store_in_memory_works():
     tracker = FsspecTracker(fsspec.filesystem("memory"), "/runs-of-a-test/")
     tracker.add_metadata("r", a=1)
 

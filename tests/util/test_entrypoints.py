@@ -40,7 +40,7 @@ def test_a_group_is_imported_only_when_called():
         loaders["broken"]()
 
 
-def test_a_group_that_nobody_fills_is_empty():
+def test_a_group_without_entry_points_is_empty():
     assert entrypoints.load_group("launch_test.nothing") == {}
 
 
@@ -57,7 +57,7 @@ def test_of_two_distributions_of_one_name_the_first_on_the_path_counts(tmp_path,
 
 @pytest.mark.parametrize("metadata", [None, "Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n"])
 @pytest.mark.parametrize("backport", [False, True])
-def test_what_a_broken_installation_has_left_hides_nothing(tmp_path, monkeypatch, metadata, backport):
+def test_the_rest_of_a_broken_installation_hides_nothing(tmp_path, monkeypatch, metadata, backport):
     if backport:
         # Airflow loads it, and from then on the standard library finds distributions with it.
         pytest.importorskip("importlib_metadata")

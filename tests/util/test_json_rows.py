@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=often(25, 200), deadline=None)
 @given(st.lists(st.dictionaries(st.text(), VALUES)), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
-def test_cut_anywhere_the_rows_are_those_of_the_document(rows, step, indent, ascii_only) -> None:
+def test_the_rows_are_complete_wherever_the_document_is_cut(rows, step, indent, ascii_only) -> None:
     data = json.dumps(rows, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     chunks = [data[at : at + step] for at in range(0, len(data), step)]
 
@@ -95,7 +95,7 @@ def test_rows_come_before_the_document_has_ended() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", '[{"n": 1}', '[{"n": 1}, {"n"', "{}", "[1, 2]", "null", '[{"n" 1}]', "[] 7"])
-def test_what_is_cut_off_or_something_else_is_an_error(text) -> None:
+def test_a_truncated_or_other_document_is_an_error(text) -> None:
     """Half a list must never be taken for a list in which the other apps are gone."""
     with pytest.raises(ValueError, match="array of objects"):
         list(json_rows([text.encode()]))

@@ -10,7 +10,7 @@ from airflow_provider_launch.util.strings import closest, normalize_str
 @pytest.mark.parametrize(
     ("text", "name"), [("_-Job!", "job"), ("Train_Model-1", "trainmodel-1"), ("job-", "job-"), ("é", "")]
 )
-def test_names_keep_only_what_every_system_accepts(text, name):
+def test_names_keep_only_characters_that_every_system_accepts(text, name):
     assert normalize_str(text) == name
 
 

@@ -58,7 +58,7 @@ def test_bools_have_one_vocabulary(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "maybe", "2"])
-def test_other_words_are_no_silent_false(text):
+def test_other_words_are_refused(text):
     with pytest.raises(ValueError, match="is not a bool"):
         types.str_to_bool(text)
 
@@ -116,7 +116,7 @@ def test_argparse_converts_numbers_only(annotation, chosen):
     assert types.get_argparse_param_type(parameter) is chosen
 
 
-def test_none_throws_shows_what_it_met():
+def test_none_throws_refuses_none():
     assert types.none_throws(0) == 0
     with pytest.raises(AssertionError, match="Unexpected `None`"):
         types.none_throws(None)

@@ -36,7 +36,7 @@ def test_clean_json_leaves_the_document_of_the_caller():
 @pytest.mark.parametrize(
     "text", ["", " 1", "1.0", "1e3", "٣", "²", "9" * 5000, "0x10", "1_000", "+1", "1\n", "-1", "101"]
 )
-def test_text_that_is_no_small_number_is_refused(text):
+def test_text_that_is_not_a_small_number_is_refused(text):
     with pytest.raises(UntrustedError) as caught:
         parse_int(text, 0, 100)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.specs import SchedulerRejectedError
-from airflow_provider_launch.workspace.docker_workspace import _only_one
+from airflow_provider_launch.workspace.docker_workspace import _build_lock
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def test_builds_of_one_image_wait_for_each_other(folder):
     entered, has_ended = threading.Event(), threading.Event()
 
     def build() -> None:
-        with _only_one("digest"):
+        with _build_lock("digest"):
             entered.set()
         has_ended.set()
 
-    with _only_one("digest"):
+    with _build_lock("digest"):
         other = threading.Thread(target=build)
         other.start()
         assert not entered.wait(0.5)
@@ -42,7 +42,7 @@ def test_a_folder_of_another_user_is_refused(folder):
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
 
-    with pytest.raises(SchedulerRejectedError, match=r"uid 65534.*TMPDIR"), _only_one("digest"):
+    with pytest.raises(SchedulerRejectedError, match=r"uid 65534.*TMPDIR"), _build_lock("digest"):
         pass
 
 
@@ -51,7 +51,7 @@ def test_a_folder_that_others_may_write_is_refused(folder, mode):
     folder.mkdir()
     folder.chmod(mode)
 
-    with pytest.raises(SchedulerRejectedError, match=f"mode {mode:04o}"), _only_one("digest"):
+    with pytest.raises(SchedulerRejectedError, match=f"mode {mode:04o}"), _build_lock("digest"):
         pass
 
 
@@ -60,7 +60,7 @@ def test_a_link_in_place_of_the_folder_is_refused(folder, tmp_path):
     elsewhere.mkdir(mode=0o700)
     folder.symlink_to(elsewhere)
 
-    with pytest.raises(SchedulerRejectedError, match="remove it"), _only_one("digest"):
+    with pytest.raises(SchedulerRejectedError, match="remove it"), _build_lock("digest"):
         pass
     assert list(elsewhere.iterdir()) == []
 
@@ -71,7 +71,7 @@ def test_a_link_in_place_of_the_lock_changes_nothing_elsewhere(folder, tmp_path)
     folder.mkdir(mode=0o700)
     (folder / "digest").symlink_to(precious)
 
-    with pytest.raises(SchedulerRejectedError, match="remove it"), _only_one("digest"):
+    with pytest.raises(SchedulerRejectedError, match="remove it"), _build_lock("digest"):
         pass
     assert precious.read_text() == "precious"
 
@@ -82,7 +82,7 @@ def test_a_second_name_of_another_file_is_not_truncated(folder, tmp_path):
     folder.mkdir(mode=0o700)
     os.link(precious, folder / "digest")
 
-    with _only_one("digest"):
+    with _build_lock("digest"):
         pass
     assert precious.read_text() == "precious"
 
@@ -91,5 +91,5 @@ def test_a_pipe_in_place_of_the_lock_is_refused_at_once(folder):
     folder.mkdir(mode=0o700)
     os.mkfifo(folder / "digest")
 
-    with pytest.raises(SchedulerRejectedError, match="not a regular file"), _only_one("digest"):
+    with pytest.raises(SchedulerRejectedError, match="not a regular file"), _build_lock("digest"):
         pass

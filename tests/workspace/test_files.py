@@ -60,7 +60,7 @@ def test_within_a_directory_only_later_patterns_count(tmp_path):
     assert found(tmp_path, "src\n!src/lib\n") == ["d", "other", "other/c", "src/lib", "src/lib/b"]
 
 
-def test_what_differs_from_worker_to_worker_stays_away(tmp_path):
+def test_files_that_differ_between_workers_are_left_out(tmp_path):
     """Byte code and the files of git would change the image on each worker."""
     tree(tmp_path, ".git/HEAD", "src/__pycache__/a.pyc", "src/a.py")
 
@@ -128,7 +128,7 @@ def test_each_change_is_another_digest(tmp_path, change):
         ({".": "/etc"}, ["'/etc'", "outside"]),
     ],
 )
-def test_a_workspace_that_cannot_be_is_refused(projects, words, tmp_path, monkeypatch):
+def test_an_impossible_workspace_is_refused(projects, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidAppError) as caught:
         WorkspaceFiles.of(Workspace(projects))
@@ -136,7 +136,7 @@ def test_a_workspace_that_cannot_be_is_refused(projects, words, tmp_path, monkey
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_large_workspace_names_what_is_large(tmp_path):
+def test_the_error_for_a_large_workspace_names_its_largest_parts(tmp_path):
     tree(tmp_path, "a.py")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_bytes(bytes(3_000_000))
@@ -147,7 +147,7 @@ def test_a_large_workspace_names_what_is_large(tmp_path):
         files.check_size(2)
 
 
-def test_the_text_shows_what_is_left_out(tmp_path):
+def test_the_text_lists_left_out_entries(tmp_path):
     tree(tmp_path, "a.py", "data/x", "data/y", "notes.txt")
     (tmp_path / ".launchignore").write_text("data\n*.txt\n")
 
