@@ -169,7 +169,7 @@ def test_a_result_that_somebody_removed_is_not_no_result(docker_apps):
     assert docker_apps.end(app_id).state is AppState.SUCCEEDED
     docker_apps.client.api.remove_container(docker_apps.container(app_id)["Id"])
 
-    with pytest.raises(SchedulerRejectedError, match="can no longer be read.*: No such container"):
+    with pytest.raises(SchedulerRejectedError, match=r"can no longer be read.*: No such container"):
         docker_apps.scheduler.result(app_id)
 
 
