@@ -24,7 +24,8 @@ def _healthy(scheduler: type) -> str:
 
 
 PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
-# Proofs depend only on this folder and the contract. One proof of each kind runs by default; `make soak` and CI run all.
+# Proofs depend only on this folder and the contract. One proof of each kind runs by default, all run in
+# `make soak` and CI.
 KINDS = {scheduler.__module__: (scheduler.__name__, tests[0]) for scheduler, tests in reversed(DEFECTS.items())}
 PROOFS = often([*KINDS.values()], PAIRS)
 # A defect that promises more than the healthy schedulers has no healthy counterpart.

@@ -1,4 +1,4 @@
-"""A registry of images on this host, for workspaces that are built and pushed: Debian's `docker-registry`."""
+"""An image registry on this host (Debian's `docker-registry`) for workspaces that are built and pushed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def install_registry() -> None:
 
 
 def missing_registry() -> str | None:
-    """Return why there can be no registry, or None."""
+    """Return the reason why a registry cannot be started, or None."""
     return None if shutil.which(_PROGRAM) else f"{_PROGRAM} is not installed"
 
 
@@ -76,6 +76,6 @@ def _answers(port: int) -> bool:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2):
             return True
     except urllib.error.HTTPError:
-        return True  # it asks for a login
+        return True  # it requires a login
     except OSError:
         return False

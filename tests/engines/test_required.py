@@ -1,4 +1,4 @@
-"""What `LAUNCH_REQUIRE_ENGINES` does with engines that are missing.
+"""`LAUNCH_REQUIRE_ENGINES` and missing engines.
 
 Each session has the hooks of our own conftest and engines that are made up; nothing is installed or started there.
 """
@@ -27,7 +27,7 @@ CONFTEST = """
     def begin_gone(_):
         with open("begun", "a") as begun:
             begun.write("required\\n" if required("gone") else "wished\\n")
-        raise EngineError("nobody has built it")
+        raise EngineError("it is not built")
 
     real._BEGIN = {"here": lambda _: None, "gone": begin_gone}
     real.ENGINES = {"here": lambda: None, "gone": lambda: os.environ.get(f"{real._MISSING}gone")}
@@ -50,7 +50,7 @@ TESTS = """
 
 @pytest.fixture
 def session(checkout: Path, tmp_path: Path):
-    """Return what runs a session with two engines, `here` and `gone`, where the variable has this value."""
+    """Return a function that runs a session with two engines, `here` and `gone`, and this value of the variable."""
     files = {"pytest.ini": "[pytest]\nmarkers = engine(name)", "conftest.py": CONFTEST, "test_them.py": TESTS}
     for name, text in files.items():
         (tmp_path / name).write_text("\n".join(line.removeprefix("    ") for line in text.splitlines()) + "\n")
@@ -62,7 +62,7 @@ def session(checkout: Path, tmp_path: Path):
 
 
 def pytest_in(cwd: Path, checkout: Path, wanted: str | None, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run a session that knows nothing of the one around it."""
+    """Run a session without variables of the outer one."""
     ours = ("PYTEST_", "LAUNCH_", "DOCKER_", "COV_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     # As tests that look for Docker would find it on a machine without one.
@@ -74,28 +74,28 @@ def pytest_in(cwd: Path, checkout: Path, wanted: str | None, *args: str) -> subp
 
 
 def begun(folder: Path) -> list[str]:
-    """Return how the missing engine was asked for, each time."""
+    """Return how the missing engine was requested, each time."""
     return (folder / "begun").read_text().split()
 
 
 @pytest.mark.parametrize(("wanted", "workers"), [(None, "0"), ("", "0"), ("here", "2")])
 def test_an_engine_that_is_not_required_is_skipped_with_its_reason(session, tmp_path, wanted, workers):
-    """Workers are told what the session has found: it looks once, and never makes what nobody asked for."""
+    """Workers get the result of the session, which searches once and never starts unrequested engines."""
     done = session(wanted, "-n", workers)
 
     assert done.returncode == 0, done
-    assert "engine gone: nobody has built it" in done.stdout
+    assert "engine gone: it is not built" in done.stdout
     assert "2 passed, 1 skipped" in done.stdout
     assert begun(tmp_path) == ["wished"]
 
 
 @pytest.mark.parametrize(("wanted", "workers"), [("all", "0"), (" gone , here,", "0"), ("gone", "2")])
 def test_an_engine_that_is_required_and_missing_is_an_error(session, tmp_path, wanted, workers):
-    """A green run with `all` has run everything."""
+    """A passing run with `all` has run everything."""
     done = session(wanted, "-n", workers)
 
     assert done.returncode == 1, done
-    assert "engine gone is required and missing: nobody has built it" in done.stdout
+    assert "engine gone is required and missing: it is not built" in done.stdout
     assert "2 passed, 1 error" in done.stdout
     assert begun(tmp_path) == ["required"]
 
@@ -103,13 +103,13 @@ def test_an_engine_that_is_required_and_missing_is_an_error(session, tmp_path, w
 def test_the_top_of_a_run_shows_what_is_there_and_what_is_required(session):
     wishing, requiring = session(None), session("gone")
 
-    assert "engines: here, gone (nobody has built it); required: those that answer" in wishing.stdout
-    assert "engines: here, gone (nobody has built it); required: gone" in requiring.stdout
+    assert "engines: here, gone (it is not built); required: those that answer" in wishing.stdout
+    assert "engines: here, gone (it is not built); required: gone" in requiring.stdout
 
 
 @pytest.mark.parametrize(("wanted", "workers"), [("gnoe", "0"), ("ALL", "0"), ("here,gnoe", "2")])
 def test_a_name_of_no_engine_is_refused_before_any_is_made(session, tmp_path, wanted, workers):
-    """The tests that it was meant for would just be skipped."""
+    """Otherwise the intended tests would be skipped silently."""
     done = session(wanted, "-n", workers)
 
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

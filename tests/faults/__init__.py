@@ -1,4 +1,4 @@
-"""Faults between a client and a real engine; `proxy.py` says how."""
+"""Faults between a client and a real engine, see `proxy.py`."""
 
 from tests.faults.actions import Fault, cut, delay, drop, drop_answer, error, leave, silence
 from tests.faults.clock import Clock

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and with which."""
+"""Faults, and the requests that they apply to."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Fault:
     method: str | None = None
     """None means any."""
     path: str = ""
-    """Searched in the path without its query; `/v1.41` stands in front."""
+    """Searched in the path without its query; the path starts with `/v1.41`."""
     nth: int = 1
-    """Counted from 1, from when the fault was added."""
+    """Number of the request since the fault was added, from 1."""
     times: int | None = 1
-    """None means from then on."""
+    """None means all later ones."""
     may_miss: bool = False
-    """Whether the test is as good if no request has it; else that is an error at the end of the test."""
+    """True if the fault may stay unused; otherwise that is an error at the end of the test."""
     matched: int = 0
     hits: int = 0
-    """Requests that had the fault so far."""
+    """Number of requests that had the fault."""
     _hit: threading.Event = field(default_factory=threading.Event)
 
     def due(self, request: Request) -> bool:
-        """Count the request, and return whether its turn has come. The proxy calls this, one request at a time."""
+        """Count the request, and return whether the fault applies. The proxy calls this for one request at a time."""
         if (self.method and self.method != request.method) or not re.search(self.path, request.path):
             return False
         self.matched += 1
@@ -58,7 +58,7 @@ class Fault:
 
 
 def error(status: int, message: str = "injected", *, retry_after_s: int | None = None, body: object = None) -> Action:
-    """Answer with an error that the engine never saw the cause of; `body` replaces Docker's `{"message": ...}`."""
+    """Answer with an error without asking the engine; `body` replaces Docker's `{"message": ...}`."""
 
     def act(exchange: Exchange) -> None:
         headers = [("Content-Type", "application/json")]
@@ -71,7 +71,7 @@ def error(status: int, message: str = "injected", *, retry_after_s: int | None =
 
 
 def delay(seconds: float) -> Action:
-    """Let the request wait before the engine gets it."""
+    """Delay the request before the engine gets it."""
 
     def act(exchange: Exchange) -> None:
         exchange.wait(seconds)
@@ -86,12 +86,12 @@ def drop() -> Action:
 
 
 def leave() -> Action:
-    """Let the engine have the request, and close the connection at once, as a client that is killed does."""
+    """Pass the request to the engine and close the connection at once, like a killed client."""
     return lambda exchange: exchange.leave()
 
 
 def drop_answer() -> Action:
-    """Let the engine do it and answer, then close the connection: the client cannot know."""
+    """Let the engine execute the request, then close the connection without the answer."""
 
     def act(exchange: Exchange) -> None:
         for _ in exchange.forward().body:
@@ -102,7 +102,7 @@ def drop_answer() -> Action:
 
 
 def cut(after: int = 0, *, frames: int = 0, head: bool = True) -> Action:
-    """Close the connection after so many whole Docker frames and bytes of the body.
+    """Close the connection after a number of Docker frames and bytes of the body.
 
     Each piece that is sent is a whole chunk of HTTP, so that the client sees all bytes before the cut.
     `cut(3, frames=2)` ends within the header of the third frame; without `head` not even the status line is whole.
@@ -120,7 +120,7 @@ def cut(after: int = 0, *, frames: int = 0, head: bool = True) -> Action:
 
 
 def silence(after: int | None = None, *, frames: int = 0) -> Action:
-    """Never answer, or stop after so many frames and bytes of the body; the connection stays open."""
+    """Never answer, or stop after a number of frames and bytes of the body; the connection stays open."""
 
     def act(exchange: Exchange) -> None:
         if after is not None or frames:

@@ -1,4 +1,4 @@
-"""A Docker engine whose clock is wrong: every time in its answers moves, and so do the times it is asked for.
+"""A Docker engine with a wrong clock: times in answers and in requests are shifted.
 
 The engine's own clock is not touched. Its times are moved on their way, and `since` and `until` on theirs, so that the
 client sees a consistent node with another clock. Not moved: logs of containers with a TTY, which have no frames.
@@ -18,7 +18,7 @@ from tests.faults.wire import Answer, Request
 NS = 10**9
 _RFC3339 = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
 _PREFIX = re.compile(_RFC3339 + rb"(?= )")
-# A quote that is escaped belongs to a text inside of a text: an environment, a label.
+# An escaped quote belongs to a nested text, such as an environment or a label.
 _TEXT = re.compile(rb'(?<!\\)("(?:Created|CreatedAt|StartedAt|FinishedAt|SystemTime)":")(' + _RFC3339 + rb')(?=")')
 _SECONDS = re.compile(rb'(?<!\\)("(?:Created|time)":)(\d+)')
 _NANOS = re.compile(rb'(?<!\\)("timeNano":)(\d+)')
@@ -33,35 +33,35 @@ def parsed(text: str) -> int:
 
 
 def formatted(ns: int, *, fixed: bool = False) -> str:
-    """Return an RFC 3339 time: logs have nine digits, the rest of Docker's times drop their last zeros."""
+    """Return an RFC 3339 time: logs have nine digits, other Docker times omit trailing zeros."""
     seconds, fraction = divmod(ns, NS)
     digits = f"{fraction:09d}" if fixed else f"{fraction:09d}".rstrip("0")
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}{'.' * bool(digits)}{digits}Z"
 
 
 class Clock:
-    """A clock that is wrong by an offset in seconds, and may step while it runs."""
+    """A clock with an offset in seconds, which may step while it runs."""
 
     def __init__(self, offset_s: float = 0.0) -> None:
         self._steps = [(0, int(offset_s * NS))]
 
     def step(self, seconds: float) -> None:
-        """Step from now on; negative is back. What happened before keeps its time."""
+        """Step from now on; negative means back. Earlier events keep their times."""
         self._steps.append((time.time_ns(), int(seconds * NS)))
 
     def shown(self, ns: int) -> int:
-        """Return what this clock showed at a true time."""
+        """Return the time of this clock at a true time."""
         return ns + sum(by for at, by in self._steps if ns >= at)
 
     def offsets(self) -> list[int]:
-        """Return by how many nanoseconds it was wrong at first, and after each step."""
+        """Return the offsets in nanoseconds at the start and after each step."""
         return [sum(by for _, by in self._steps[: n + 1]) for n in range(len(self._steps))]
 
     def query(self, request: Request) -> dict[str, str]:
-        """Return the request's query for an engine whose clock is right."""
+        """Return the query of the request for an engine with a correct clock."""
         query = dict(request.query)
         if request.path.endswith(("/logs", "/events")):
-            # After a step back a shown time was twice: ask for more, and drop here what is too much.
+            # After a step back a time occurs twice: request more, and drop the surplus here.
             for name, offset in (("since", max(self.offsets())), ("until", min(self.offsets()))):
                 if bound := _bound(request, name):
                     query[name] = "{}.{:09d}".format(*divmod(max(bound - offset, 1), NS))
@@ -97,7 +97,7 @@ class Clock:
                 yield frame
                 continue
             ns = self.shown(parsed(prefix[0].decode()))
-            # Docker ends a log at the first line that is too late.
+            # Docker ends a log at the first line after the bound.
             over = over or bool(until and ns > until)
             if not over and not (since and ns < since):
                 text = formatted(ns, fixed=True).encode() + frame[prefix.end() :]

@@ -13,7 +13,7 @@ def head_of(stream: int, length: int) -> bytes:
 
 
 def frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole frames with their headers; what is left of a broken one comes last, as it is."""
+    """Yield complete frames with their headers; the rest of a broken one comes last."""
     buffer = bytearray()
     for piece in pieces:
         buffer += piece

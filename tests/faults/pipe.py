@@ -1,4 +1,4 @@
-"""A proxy that knows no protocol: it passes bytes of TCP connections, cuts them, or lets them stop."""
+"""A TCP proxy without a protocol: it passes, cuts or stalls connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TcpPipe:
-    """Stands before a port of this host while the context lasts."""
+    """Forwards to a port of this host inside the context."""
 
     def __init__(self, port: int) -> None:
         self._behind = port
@@ -38,7 +38,7 @@ class TcpPipe:
 
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
-        """Cut what is connected, and whatever connects while the context lasts."""
+        """Cut current connections, and new ones inside the context."""
         self._refuses = True
         try:
             yield
@@ -47,7 +47,7 @@ class TcpPipe:
 
     @contextlib.contextmanager
     def stalled(self) -> Iterator[None]:
-        """Let nothing pass while the context lasts; nobody is told."""
+        """Stall all connections inside the context, without closing them."""
         self._stalls = True
         try:
             yield

@@ -1,6 +1,6 @@
-"""A proxy in front of a real engine: it can break what passes, and keeps what was asked.
+"""A proxy in front of a real engine that injects faults and records requests.
 
-    with FaultProxy() as proxy:                          # before the engine that DOCKER_HOST names
+    with FaultProxy() as proxy:                          # in front of the engine of DOCKER_HOST
         proxy.add(Fault(drop_answer(), "POST", "/containers/create"))
         docker.DockerClient(proxy.url)...
         assert proxy.count("POST", "/start") == 3
@@ -38,11 +38,11 @@ _TICK_S = 0.05
 
 
 class _Dropped(Exception):
-    """The connection has to end, or has ended."""
+    """The connection must be closed, or is closed."""
 
 
 def connector(url: str, tls: ssl.SSLContext | None = None) -> Callable[[], socket.socket]:
-    """Return what connects to `unix:///path`, `tcp://host:port`, `http://host:port` or `https://host:port`."""
+    """Return a function that connects to `unix:///path`, `tcp://host:port`, `http://host:port` or `https://host:port`."""
     parts = urlsplit(url)
 
     def unix() -> socket.socket:
@@ -77,14 +77,14 @@ class Exchange:
         self._clock = proxy._clock
 
     def forward(self) -> Answer:
-        """Let the engine have the request, and return its answer when the head has come."""
+        """Pass the request to the engine, and return its answer after the head."""
         self._send_on()
         with _broken_off():
             answer = read_answer(self._upstream, self.request.method)
         return self._clock.moved(self.request, answer) if self._clock else answer
 
     def leave(self) -> NoReturn:
-        """Let the engine have the request, and close the connection before it answers."""
+        """Pass the request to the engine, and close the connection before the answer."""
         self._send_on()
         self.drop()
 
@@ -94,7 +94,7 @@ class Exchange:
             self._upstream.sock.sendall(self.request.head(query, self._proxy._headers) + self.request.body)
 
     def relay(self, answer: Answer, body: Iterable[bytes] | None = None, *, whole: bool = True) -> None:
-        """Send the answer as it comes, or with another body; not `whole`: without the mark of its end."""
+        """Send the answer while it arrives, or with another body; without `whole` the end is not marked."""
         self.request.status = answer.status
         self.send(answer.head)
         if body is not None:
@@ -105,16 +105,16 @@ class Exchange:
                 if whole or not chunked or piece != b"0\r\n\r\n":
                     self.send(piece)
         if whole and not chunked and not answer.header("content-length") and answer.status not in {204, 304}:
-            self.drop()  # only the end of the stream tells the end of such a body
+            self.drop()  # only the end of the stream ends such a body
 
     def send(self, data: bytes) -> None:
-        """Send bytes to the client, when no stall holds them."""
+        """Send bytes to the client, unless stalled."""
         self._proxy._wait_for_gates(self)
         with _broken_off():
             self._client.sendall(data)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait, or hold the connection until the client leaves."""
+        """Wait, or keep the connection open until the client leaves."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is None or time.monotonic() < deadline:
             self.pause(_TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic())))
@@ -139,7 +139,7 @@ class Exchange:
 
 
 def _says_nothing(sock: socket.socket | None) -> bool:
-    """Return whether what came is only TLS's own: tickets for the next session."""
+    """Return whether only TLS session tickets have arrived."""
     if not isinstance(sock, ssl.SSLSocket):
         return False
     sock.setblocking(False)
@@ -154,7 +154,7 @@ def _says_nothing(sock: socket.socket | None) -> bool:
 
 @contextlib.contextmanager
 def _broken_off() -> Iterator[None]:
-    # Whoever left, the other side has to see the connection end.
+    # If one side leaves, close the connection of the other side.
     try:
         yield
     except OSError as error:
@@ -174,7 +174,7 @@ class FaultProxy:
         tls: ssl.SSLContext | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Stand before `upstream`: a URL, what connects, or None for the Docker engine of this machine.
+        """Forward to `upstream`: a URL, a connect function, or None for the Docker engine of this machine.
 
         `headers` are added to each request, for example a token.
         """
@@ -205,7 +205,7 @@ class FaultProxy:
 
     def __enter__(self) -> Self:
         if self._listen == "unix":
-            # Not below pytest's folder: the path of a Unix socket may have 107 bytes.
+            # Not below pytest's folder, because the path of a Unix socket is limited to 107 bytes.
             self._dir = tempfile.mkdtemp(prefix="launch-proxy-")
             self._address = str(Path(self._dir, "p.sock"))
         self._open()
@@ -220,43 +220,43 @@ class FaultProxy:
             thread.join(20)
         assert not any(thread.is_alive() for thread in self._threads), "a connection of the proxy does not end"
 
-    # What tests ask and order
+    # Calls of tests
 
     def add(self, fault: Fault) -> Fault:
-        """From now on break what the fault says. Of several faults for one request the first one acts, all count."""
+        """Add a fault. If several faults match a request, the first one acts and all count it."""
         with self._lock:
             self._faults.append(fault)
             self._added.append(fault)
         return fault
 
     def clear(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def missed(self) -> list[Fault]:
-        """Return the faults that no request had: the test has not seen what it was written for."""
+        """Return the unused faults, which show that the test did not reach them."""
         with self._lock:
             return [fault for fault in self._added if not fault.hits and not fault.may_miss]
 
     def matching(self, method: str | None = None, path: str = "") -> list[Request]:
-        """Return the requests so far whose method is this and whose path matches."""
+        """Return the requests so far with this method and a matching path."""
         with self._lock:
             found = list(self.requests)
         return [one for one in found if method in {None, one.method} and re.search(path, one.path)]
 
     def count(self, method: str | None = None, path: str = "") -> int:
-        """Return how many requests came so far, also those that were refused or lost here."""
+        """Return the number of requests so far, including refused and lost ones."""
         return len(self.matching(method, path))
 
     def connections(self) -> int:
-        """Return how many connections of clients are open."""
+        """Return the number of open client connections."""
         with self._lock:
             # One of the client and one to the engine.
             return len(self._sockets) // 2
 
     def cut(self, query: str) -> int:
-        """End the connections whose answers are under way and whose query holds this; return how many there were."""
+        """Close connections with running answers and this text in the query; return their number."""
         with self._lock:
             cut = [client for client, asked in self._following.items() if query in asked]
             for client in cut:
@@ -266,7 +266,7 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
-        """Be an engine that is not there: open connections end, new ones are refused."""
+        """Act as an engine that is down: open connections end, new ones are refused."""
         self._shut()
         try:
             yield
@@ -275,7 +275,7 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def answering(self, action: Action) -> Iterator[None]:
-        """Do this with each request."""
+        """Apply this to each request."""
         self.add(Fault(action, times=None))
         try:
             yield
@@ -284,7 +284,7 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def stalled(self, path: str = "") -> Iterator[None]:
-        """Answer nothing where the path matches, and stop answers that have begun; all goes on afterwards."""
+        """Stall requests with a matching path, including running answers; they continue afterwards."""
         gate = (re.compile(path), threading.Event())
         self._gates.append(gate)
         try:
@@ -295,7 +295,7 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def clock(self, offset_s: float = 0.0) -> Iterator[Clock]:
-        """Be an engine whose clock is wrong by seconds, for requests that begin from now on; it may also step."""
+        """Act as an engine with a clock offset in seconds, for new requests; it may also step."""
         self._clock = self.clock_type(offset_s)
         try:
             yield self._clock
@@ -391,7 +391,7 @@ class FaultProxy:
                 exchange.pause(_TICK_S)
 
     def _readable(self, client: socket.socket, upstream: socket.socket | None) -> None:
-        """Wait until the engine sends; a client that leaves meanwhile ends it."""
+        """Wait until the engine sends; ends if the client leaves."""
         watched = [client, upstream]
         while True:
             if isinstance(upstream, ssl.SSLSocket) and upstream.pending():
@@ -407,7 +407,7 @@ class FaultProxy:
                 watched = [upstream]  # the client sends its next request already
 
     def _next_request(self, client: socket.socket, upstream: socket.socket | None) -> None:
-        """Wait until the client sends; an engine that closes the idle connection closes the client's, too."""
+        """Wait until the client sends; if the engine closes the idle connection, close that of the client too."""
         while True:
             readable, _, _ = select.select([client, upstream], [], [])
             if client in readable:

@@ -1,4 +1,4 @@
-"""The faults as docker-py meets them, in front of a real Docker engine."""
+"""The faults as seen by docker-py, in front of a real Docker engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def created(client, docker_engine):
 
 
 def raw_logs(client: docker.DockerClient, container: Container, **query: object) -> requests.Response:
-    """Return the answer with the frames as they are, which docker-py would take apart."""
+    """Return the answer with raw frames, which docker-py would parse."""
     api = client.api
     query = {"stdout": 1, "stderr": 1, "timestamps": 1, **query}
     return api.get(api._url("/containers/{0}/logs", container.id), params=query, stream=True, timeout=10)
@@ -174,7 +174,7 @@ def test_a_stalled_log_leaves_the_rest_of_the_engine_alone(docker_proxy, client,
 
 @pytest.mark.parametrize("offset_s", [5.0, -5.0, 3600.0])
 def test_another_clock_is_consistent(docker_proxy, client, created, offset_s):
-    """A node with a wrong clock knows no right time: what it says and what it is asked for fit together."""
+    """A node with a wrong clock has no correct time: its answers and its requests are consistent."""
     container = created("echo one; sleep 1.2; echo two")
     container.wait()
     true = lines(client, container)

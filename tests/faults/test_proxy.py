@@ -1,4 +1,4 @@
-"""What passes the proxy unharmed, and what each fault looks like to requests and docker-py."""
+"""Unchanged traffic through the proxy, and each fault as seen by requests and docker-py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faults.proxy import connector
 
 
 class Server(ThreadingHTTPServer):
-    """Counts what was really done, and streams a number of pieces each time `more` is set."""
+    """Counts executed requests, and streams some pieces each time `more` is set."""
 
     daemon_threads = True
 
@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
         self.left = threading.Event()
 
     def handle_error(self, *args):
-        """Clients leave in the middle here; that is no news."""
+        """Do nothing, because clients often leave early here."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ def read_into(got: bytearray, answer: requests.Response) -> None:
 
 
 def test_requests_pass_and_are_kept(proxy, session, url):
-    """Costs are counted from what passed, so it must be what was asked."""
+    """Costs are counted from these records, so they must be exact."""
     assert session.get(f"{url}/a%20b?x=1&y=").json()["path"] == "/a%20b?x=1&y="
     assert session.post(f"{url}/things", json={"n": 1}).text == 'done {"n": 1}'
     assert session.delete(f"{url}/things/1").status_code == 204
@@ -185,7 +185,7 @@ def test_tls_is_only_spoken_with_the_server(server, session, certificate):
 
 
 def test_a_stream_passes_piece_by_piece(server, session, url):
-    """A follower must see a line when it is written, not when the proxy has enough of them."""
+    """A follower must see a line when it is written, without buffering in the proxy."""
     with session.get(f"{url}/stream", stream=True, timeout=10) as answer:
         lines = answer.iter_lines(chunk_size=None)
         assert next(lines) == b"line0"
@@ -194,7 +194,7 @@ def test_a_stream_passes_piece_by_piece(server, session, url):
 
 
 def test_the_server_sees_that_the_client_left(server, session, url):
-    """Otherwise each test would leave a stream behind that nobody reads."""
+    """Otherwise each test would leave an unread stream behind."""
     with session.get(f"{url}/stream", stream=True, timeout=10) as answer:
         next(answer.iter_lines(chunk_size=None))
     deadline = time.monotonic() + 10

@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as a proxy needs: heads, and bodies that pass as they come."""
+"""The part of HTTP/1.1 that a proxy needs: heads, and bodies that are streamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 65536
 
 
 class Stream:
-    """A socket with what was read too far."""
+    """A socket with a read buffer."""
 
     def __init__(self, sock: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
         self.sock = sock
@@ -38,7 +38,7 @@ class Stream:
         return data
 
     def until(self, mark: bytes) -> bytes:
-        """Return the bytes before the mark, which is dropped; nothing at all where the stream has ended."""
+        """Return the bytes before the mark, without it; empty at the end of the stream."""
         while (at := self.buffer.find(mark)) < 0:
             if not self.buffer:
                 if not self._fill():
@@ -50,7 +50,7 @@ class Stream:
         return data
 
     def some(self, most: int) -> bytes:
-        """Return what has come, at least one byte and at most so many."""
+        """Return available bytes, at least one byte and at most `most`."""
         if not self.buffer:
             self._need()
         return self._take(most)
@@ -63,7 +63,7 @@ class Stream:
 
 @dataclass
 class Request:
-    """What a client asked for."""
+    """The request of a client."""
 
     method: str
     target: str
@@ -71,7 +71,7 @@ class Request:
     body: bytes
     time: float = field(default_factory=time.monotonic)
     status: int | None = None
-    """What the client was answered; None while or where it got no answer."""
+    """Status of the answer; None without an answer."""
 
     @property
     def path(self) -> str:
@@ -88,7 +88,7 @@ class Request:
     def head(self, query: dict[str, str], extra: Headers) -> bytes:
         """Return the request's first bytes, up to its body, as they go to the engine."""
         parts = urlsplit(self.target)
-        # An unchanged query goes on byte for byte.
+        # An unchanged query is passed on byte for byte.
         target = self.target if query == self.query else parts._replace(query=urlencode(query)).geturl()
         replaced = {"transfer-encoding", "content-length", *(name.lower() for name, _ in extra)}
         headers = [header for header in self.headers if header[0].lower() not in replaced] + extra
@@ -99,7 +99,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What the engine answered: a head, and a body that is read when it is iterated."""
+    """The answer of the engine: a head, and a body that is read by iterating."""
 
     status: int
     reason: str
@@ -157,7 +157,7 @@ def _chunked(stream: Stream) -> Iterator[bytes]:
 
 
 def body_of(stream: Stream, headers: Headers, *, to_the_end: bool) -> Iterator[bytes]:
-    """Yield the body as it comes; without a length it is empty, or all `to_the_end` of the stream."""
+    """Yield the body while it arrives; without a length it is empty, or all `to_the_end` of the stream."""
     if "chunked" in _find(headers, "transfer-encoding").lower():
         return _chunked(stream)
     if length := _find(headers, "content-length"):
@@ -166,7 +166,7 @@ def body_of(stream: Stream, headers: Headers, *, to_the_end: bool) -> Iterator[b
 
 
 def read_request(stream: Stream) -> Request | None:
-    """Return the next request with its whole body, or None where the client has left."""
+    """Return the next request with its whole body, or None if the client has left."""
     if (head := _read_head(stream)) is None:
         return None
     method, target, _ = head[0].split(" ", 2)

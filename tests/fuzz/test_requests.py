@@ -1,4 +1,4 @@
-"""Whatever a connection, a cfg or an app holds: a clear error or a request, and never a secret in either.
+"""Random connections, options and apps give a clear error or a request, and never show a secret.
 
 The same 1 000 examples each time, 10 000 in `make soak`; `LAUNCH_FUZZ=20` tries 20 times as many new ones.
 """
@@ -49,28 +49,28 @@ def examples(count: int) -> settings:
 
 
 def create_scheduler(session_name: str, **_: Any) -> FakeScheduler:
-    """The scheduler of a plug-in that takes whatever parameters."""
+    """A plug-in scheduler that accepts any parameters."""
     return FakeScheduler(session_name, backend="fuzzed")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def place(tmp_path_factory):
-    """A plug-in `fuzzed`, a secret in the launcher's environment, and a directory where nothing can be spoilt."""
-    # Found once: entry points are looked for by each runner, which would take most of the time.
+    """A plug-in `fuzzed`, a secret in the launcher's environment, and an empty directory."""
+    # Cached, because each runner searches for entry points, which would take most of the time.
     factories = {**get_scheduler_factories(), "fuzzed": create_scheduler}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "get_scheduler_factories", lambda: factories)
         patch.chdir(tmp_path_factory.mktemp("cwd"))
         patch.setenv("LAUNCH_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("HF_TOKEN", MARKER)
-        # Each call logs an event; 10 000 of them would hide what a failing test says.
+        # Each call logs an event; 10 000 of them would hide the output of a failing test.
         logging.disable(logging.CRITICAL)
         yield patch
         logging.disable(logging.NOTSET)
 
 
 def texts_of(error: BaseException | None) -> list[str]:
-    """All that a log would show of an error."""
+    """Return all texts of an error that a log would show."""
     seen = []
     while error is not None:
         seen += [str(error), repr(error)]
@@ -93,7 +93,7 @@ def app_texts(app: Any) -> list[str]:
 
 
 class Tried:
-    """The outcome of what was tried: a request's text, or the error's."""
+    """Return the outcome: the text of the request or of the error."""
 
     def __init__(self, place: pytest.MonkeyPatch, conn_type: str, extra: str, **fields: str) -> None:
         connection = Connection(conn_id="fuzz", conn_type=conn_type, extra=extra, **fields)
@@ -119,13 +119,13 @@ class Tried:
         finally:
             if hook is not None:
                 hook.close()
-        # A request is there to be read; all else is shown where nobody asked for the values.
+        # Requests are meant to be read; other texts must not show values.
         assert all(QUIET not in text for text in self.shown)
         self.shown += [request] * self.is_request
         for text in self.shown:
             assert MARKER not in text
             assert text.strip()
-            # What is shown is printed and written into logs.
+            # Texts are printed and written into logs.
             assert text.encode()
         return self
 
@@ -206,7 +206,7 @@ def test_all_together_through_the_operator(conn_type, place, capsys) -> None:
             shown = texts_of(error)
             assert all(QUIET not in text for text in shown)
         else:
-            # What stands in metadata and tags may be for one scheduler only, and no JSON.
+            # Metadata and tags may be for one scheduler only, and not JSON.
             with contextlib.suppress(InvalidAppError):
                 plain = app_to_dict(given_app) if isinstance(given_app, AppDef) else {}
                 assert not plain or app_to_dict(app_from_dict(plain)) == plain

@@ -1,4 +1,4 @@
-"""Parsers of what programs, images and engines wrote: any bytes give a value of bounded size, or the error they name.
+"""Parsers of untrusted data: any bytes give a value of bounded size, or a documented error.
 
 A few hundred examples of each, the same each time; 10 000 with `LAUNCH_SOAK=1`, `LAUNCH_FUZZ=20` new ones.
 """
@@ -210,7 +210,7 @@ CURSORS = DOCUMENTS | st.fixed_dictionaries(
 @fuzzed
 @given(CURSORS)
 def test_cursors(cursor):
-    """They are stored by Airflow, and come back as they were; a damaged one is an error, and never a wrong offset."""
+    """Airflow stores them unchanged; a damaged one is an error, never a wrong offset."""
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         assert isinstance(file_log.position_in(cursor, (0, 0), Stream.STDOUT), int)
 

@@ -1,4 +1,4 @@
-"""What is put into apps, options and connections: right, nearly right, and wrong.
+"""Random values of apps, options and connections: valid, almost valid and invalid.
 
 Whatever stands under a name that promises a secret holds `MARKER`, so that a test finds it where it must not be.
 """
@@ -18,7 +18,7 @@ from airflow_provider_launch.specs.workspaces import Workspace
 
 MARKER = "hunter2-is-no-word"
 QUIET = "quiet-is-no-name"
-"""Stands under names that no list knows: a request shows it, an error and the text of an app do not."""
+"""Value under unlisted names: requests may show it, errors and texts of apps must not."""
 
 OPTIONS = {
     "launch_local": (LocalConnection, LocalOpts),
@@ -56,7 +56,7 @@ documents = st.one_of(
 
 
 class Unlike:
-    """An object of somebody else."""
+    """An object of a foreign class."""
 
 
 class Secret:
@@ -71,7 +71,7 @@ things = st.one_of(
     st.sampled_from([b"bytes", (), ("a",), {"a"}, frozenset(), Unlike(), Unlike, len, 1j]),
     st.sampled_from([{1: 2}, {None: "a"}, {"a": {1}}]),
 )
-"""What a DAG file may hold, beside JSON."""
+"""Values that a DAG file may contain in addition to JSON."""
 
 secrets = st.sampled_from([
     MARKER, f"a {MARKER}\n", f"${{app_id}}{MARKER}", f"{MARKER}\0", f"{MARKER}\ud800", MARKER.encode(), Secret(),
@@ -84,8 +84,8 @@ json_secrets = st.sampled_from([MARKER, f"a {MARKER}", [MARKER], {"a": MARKER}, 
 
 
 def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Fifteen times of sixteen what is right."""
-    # Not `integers`, which likes its bounds.
+    """Return a valid value in 15 of 16 cases."""
+    # Not `integers`, which prefers its bounds.
     return st.sampled_from(range(16)).flatmap(lambda at: bad if at == 15 else good)
 
 
@@ -105,7 +105,7 @@ _ALL = {name: value for found in RIGHT.values() for options in found for name, v
 
 @st.composite
 def options(draw: st.DrawFn, known: dict[str, st.SearchStrategy[Any]], *, is_json: bool) -> dict[Any, Any]:
-    """Some options, mostly known ones with right values; None and text stand for values as a form gives them."""
+    """Some options, mostly existing ones with valid values; None and text as from a form."""
     found: dict[Any, Any] = {}
     wild, hidden = (documents, json_secrets) if is_json else (things, secrets)
     for _ in range(draw(st.integers(0, 3))):
@@ -125,7 +125,7 @@ def options(draw: st.DrawFn, known: dict[str, st.SearchStrategy[Any]], *, is_jso
 
 
 def extras(conn_type: str) -> st.SearchStrategy[Any]:
-    """What stands in the extra of a connection."""
+    """The extra of a connection."""
     if conn_type != "launch":
         known = {name: value for found in RIGHT[conn_type] for name, value in found.items()}
         return options(known, is_json=True)
@@ -223,7 +223,7 @@ apps = mostly(
 
 
 def as_object(app: Any) -> Any:
-    """Return what a DAG author would have built of these parts with the classes, which check nothing."""
+    """Return the app of these parts, built with the classes, which do not check values."""
     if not isinstance(app, dict) or not {"name"} <= set(app) <= {"name", "roles", "metadata"}:
         return app
     given = app.get("roles")
@@ -254,5 +254,5 @@ def _mount(mount: Any) -> Any:
 def _made(cls: Any, parts: dict[Any, Any]) -> Any:
     try:
         return cls(**parts)
-    except TypeError:  # as Python says it to the author
+    except TypeError:  # the error of Python
         return parts

@@ -1,4 +1,4 @@
-"""Every name of `names.txt` is there, with its parameters in their order."""
+"""Every name of `names.txt` exists, with its parameters in order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fault_of(module: str, entry: str) -> str:
         parameters = inspect.signature(value).parameters
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    # Further parameters of ours follow, or can only be given by name.
+    # Our further parameters follow, or are keyword-only.
     extra = {name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
     expected = wanted.split(",") if wanted else []
     given = [name for name in parameters if name in expected or name not in extra][: len(expected)]

@@ -1,4 +1,4 @@
-"""A package written for TorchX runs through Airflow after only `torchx` in its imports was changed."""
+"""A package written for TorchX runs in Airflow if only `torchx` in its imports is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The older API: builders, session, and its texts to the byte."""
+"""The older API: builders, session, and its exact texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about apps names what the code has."""
+"""The page about apps matches the code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def given(backend: str, info) -> set[str]:
 
 
 def test_every_variable_is_named_and_exists(tmp_path, variables, monkeypatch) -> None:
-    """The page must neither hide a variable nor promise one that nobody sets."""
+    """The page lists all variables, and only those that are set."""
     monkeypatch.setenv("LAUNCH_HOME", str(tmp_path))
     with Runner("docs") as runner:
         info = runner.dryrun(an_app(), "local", parent_run_id="p", app_id="app-1")
@@ -70,10 +70,10 @@ def test_every_variable_is_named_and_exists(tmp_path, variables, monkeypatch) ->
         lines = [line.partition("=")[0] for line in runner.log_lines(handle, "main")]
         contained = [given(backend, info) for backend in ("docker", "kubernetes")]
     inherited = re.compile("|".join(name.replace("*", ".*") for name in INHERITED))
-    # The marker is how the supervisor knows its own processes.
+    # The supervisor uses the marker to find its own processes.
     local = {name for name in lines if not inherited.fullmatch(name)} - {MARKER}
 
-    # In a container the directory that torchrun makes goes with the container.
+    # In a container the directory of torchrun is removed with the container.
     common = as_on_the_page(local) - {"PET_LOG_DIR"}
     assert common == as_on_the_page(contained[0])
     lost = {"LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS"}

@@ -1,4 +1,4 @@
-"""Each backend's folder keeps its layers: what is pure stays testable without an engine, and a DAG file cheap."""
+"""Each backend's folder keeps its layers, so that pure code needs no engine in tests and DAG files parse fast."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PURE = {
     "request",
     "status",
 }
-"""Modules whose results depend on their arguments alone; they may not import those that talk to an engine."""
+"""Pure modules, which may not import modules that talk to an engine."""
 
 every_backend = pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)
 
@@ -136,7 +136,7 @@ def test_it_has_a_page_an_example_and_a_contract(info: BackendInfo, checkout: Pa
     assert (checkout / "tests" / "contract" / f"test_{info.name}.py").is_file()
 
 
-# Other rooms choose by capability. These name an engine for a reason of their own.
+# Other packages choose by capability. These have a reason to name an engine.
 NAMES_ENGINES = {
     "pipelines/executors.py": "the table from Elyra's executor types to backends",
     "schedulers/__init__.py": "`local_docker`, the second name that TorchX has for Docker",
@@ -146,7 +146,7 @@ NAMES_ENGINES = {
 
 
 def test_a_new_backend_touches_only_its_own_places(checkout: Path) -> None:
-    """Its folder, its hook, its row, its engine and its page; what else names an engine needs a reason here."""
+    """Its folder, its hook, its row, its engine and its page; other modules that name an engine need a reason here."""
     names = re.compile(r"\b(" + "|".join(name for name in BACKENDS if name != "local") + r")\b")
     found = set()
     for path in ROOT.rglob("*.py"):

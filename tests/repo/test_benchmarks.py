@@ -1,4 +1,4 @@
-"""The page of the benchmarks is what `make bench` writes; no figure is judged here."""
+"""The page of benchmarks has the format of `make bench`; figures are not checked here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_page_shows_measures_that_ran_to_their_end(bench, text):
 
 
 def test_a_measure_alone_leaves_what_the_page_shows_of_others(bench, text):
-    """A new checkout knows no figures but those of the page."""
+    """A new checkout has only the figures of the page."""
     rows = [{"what": "a new figure", "ours": 1.0, "unit": "s"}]
     found = {"name": "triggers", "day": "2030-01-01", "load": 0.5, "host": "another machine", "rows": rows}
     again = bench.page([found], text)

@@ -1,4 +1,4 @@
-"""The table of capabilities in the docs is what the schedulers declare."""
+"""The table of capabilities in the docs matches the schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported is declared, and what is declared fits together on every supported Python."""
+"""All imports are declared, and the declared versions fit together on every supported Python."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def imported() -> dict[str, Path]:
 
 
 def declared() -> set[str]:
-    """Return the distributions that the package, alone or with an extra, asks for."""
+    """Return the distributions that the package requires, alone or with an extra."""
     texts = [*PROJECT["dependencies"], *(text for texts in PROJECT["optional-dependencies"].values() for text in texts)]
     return {canonicalize_name(Requirement(text).name) for text in texts}
 
 
 def test_what_is_imported_is_declared():
-    """A module that only comes with another distribution goes when that one no longer needs it."""
+    """An undeclared module disappears when the distribution that brought it no longer needs it."""
     distributions = packages_distributions()
     known = sys.stdlib_module_names | {"airflow_provider_launch"} | _BY_AIRFLOW | _OPTIONAL
     missing = {
@@ -74,7 +74,7 @@ def test_every_supported_python_is_named():
 # A resolution takes half a minute of one core; it changes with the two files that describe it.
 @pytest.mark.parametrize("python", often(PYTHONS[:1], PYTHONS))
 def test_all_extras_fit_the_constraints(python, tmp_path):
-    """What the documentation tells you to type, and `make setup`: on the first patch release of each Python too."""
+    """The documented install commands and `make setup` work, also on the first patch release of each Python."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not installed; make setup does it")

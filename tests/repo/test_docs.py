@@ -1,4 +1,4 @@
-"""Pages are true: each block of Python runs, each link leads somewhere, and the README fits on a screen."""
+"""Pages are correct: each Python block runs, each link works, and the README fits on a screen."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """The ids that a page's headings get: lower case, spaces as hyphens, other signs left out."""
+    """The ids that a page's headings get: lower case, spaces as hyphens, other characters dropped."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
-    """In the order of the page, in one namespace: a page is a story."""
+    """Blocks run in the order of the page, in one namespace."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAUNCH_HOME", str(tmp_path / "launch"))
     namespace = {"__name__": "docs"}
@@ -76,5 +76,5 @@ def test_tasks_named_in_a_page_exist(page):
 
 
 def test_readme_fits_on_a_screen_or_two():
-    """What it is, two commands, one DAG, a table, links: more belongs into docs/."""
+    """A summary, two commands, one DAG, a table and links; the rest belongs into docs/."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 70

@@ -1,4 +1,4 @@
-"""Importing costs little: every parse of every DAG file pays for it."""
+"""Imports are fast, because every parse of a DAG file pays for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_a_dag_file_loads_no_heavy_module_and_no_backend():
-    """Backends are found by name when they are asked for."""
+    """Backends are imported by name on use."""
     loaded = modules_after(
         "from airflow_provider_launch.operators.launch import LaunchAppOperator\n"
         "from airflow_provider_launch.sensors.launch import AppStatusSensor\n"
@@ -54,7 +54,7 @@ def test_every_module_can_be_imported_first():
         for module in pkgutil.walk_packages(airflow_provider_launch.__path__, "airflow_provider_launch.")
         if ".example_dags" not in module.name and not module.name.endswith("__main__")
     ][:: often(4, 1)]
-    # Airflow's part once, so that only ours is loaded again and again; each starts without any of our modules.
+    # Airflow is imported once; each case starts without our modules.
     code = """
 import importlib, sys
 import airflow.sdk

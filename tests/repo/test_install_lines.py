@@ -35,7 +35,7 @@ def test_only_a_new_installation_migrates_a_database():
 
 
 def imported(path: Path, name: str, installed: str, part: str) -> subprocess.CompletedProcess[str]:
-    """Import a part of the package where a version of a distribution stands before the real one."""
+    """Import a part of the package with a fake version of a distribution."""
     info = path / f"{name.replace('-', '_')}-{installed}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {installed}\n")

@@ -1,4 +1,4 @@
-"""What is shipped: the wheel and the sdist, and the wheel alone in an environment without the checkout."""
+"""The wheel and the sdist, and the wheel alone in an environment without the checkout."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tracked(folder: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Wheel and sdist, built by the installed hatchling: no index is asked."""
+    """Wheel and sdist, built by the installed hatchling, without an index."""
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(out)],
@@ -198,7 +198,7 @@ def test_module_version_is_that_of_the_distribution():
 
 
 def test_committed_files_name_no_host_of_a_registry():
-    """Where packages come from is the machine's business."""
+    """The source of packages depends on the machine."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8") + (ROOT / "pyproject.toml").read_text(
         encoding="utf-8"
     )

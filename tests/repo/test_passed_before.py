@@ -1,4 +1,4 @@
-"""Which tests `.ci/run` may leave out, since they passed on the same content."""
+"""Tests that `.ci/run` may skip because they passed on the same content."""
 
 from __future__ import annotations
 

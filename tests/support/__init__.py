@@ -1,1 +1,1 @@
-"""What tests of several rooms use."""
+"""Helpers shared by several test folders."""

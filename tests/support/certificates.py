@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def write_pair(folder: Path, name: str) -> dict[str, str]:
-    """Write a certificate for this host, signed by itself, and its key; return the files `cert` and `key`."""
+    """Write a self-signed certificate for this host and its key; return the files `cert` and `key`."""
     key = ec.generate_private_key(ec.SECP256R1())
     named = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(timezone.utc)

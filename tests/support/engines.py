@@ -1,4 +1,4 @@
-"""Which engines the environment asks for: `LAUNCH_REQUIRE_ENGINES=all`, or names with commas between."""
+"""Engines required by the environment: `LAUNCH_REQUIRE_ENGINES=all`, or names with commas between."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ALL = "all"
 
 
 def required(engine: str) -> bool:
-    """Return whether a machine without the engine is an error; root may then install it."""
+    """Return whether a missing engine is an error; root may then install it."""
     return bool({_ALL, engine} & _wanted())
 
 
 def refuse_unknown(engines: Iterable[str]) -> None:
-    """Refuse a name that is none of these engines: nothing would be required, and its tests would just be skipped."""
+    """Refuse unknown names, because their tests would be skipped silently."""
     known = [*engines, _ALL]
     if unknown := sorted(_wanted().difference(known)):
         named = ", ".join(map(repr, unknown))

@@ -1,4 +1,4 @@
-"""A scheduler in memory: the interface itself, with an engine that a test drives by hand."""
+"""A scheduler in memory, with an engine that the test controls."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _App:
 
 
 class FakeEngine:
-    """What would be a cluster: it outlives schedulers, and several may look at one."""
+    """The engine: it outlives schedulers, and several schedulers may share it."""
 
     def __init__(self) -> None:
         self.apps: dict[str, _App] = {}
@@ -77,12 +77,12 @@ class FakeEngine:
         self.log_calls = 0
         self.chunk_lines = 100
         self.on_describe: Callable[[list[str]], None] = lambda app_ids: None
-        """Called outside of the lock; may raise or hang."""
+        """Called without the lock; may raise or hang."""
         self.on_read: Callable[[str, str, int], None] = lambda app_id, role, k: None
         self.on_schedule: Callable[[str], None] = lambda app_id: None
-        """Called before the app is there; may refuse it."""
+        """Called before the app is created; may refuse it."""
         self.on_scheduled: Callable[[str], None] = lambda app_id: None
-        """Called when the app is there."""
+        """Called after the app is created."""
 
     def state(
         self,
@@ -93,7 +93,7 @@ class FakeEngine:
         exit_codes: Mapping[tuple[str, int], int] | None = None,
         num_restarts: int | None = None,
     ) -> None:
-        """Let the app be in another state."""
+        """Set the state of the app."""
         with self.lock:
             app = self.apps[app_id]
             app.state, app.msg = state, msg
@@ -112,22 +112,22 @@ class FakeEngine:
         attempt: int = 0,
         time: float | None = None,
     ) -> None:
-        """Let a replica write whole lines."""
+        """Add complete lines to the log of a replica."""
         with self.lock:
             lines = self.apps[app_id].lines.setdefault((role, k), [])
             lines.extend(LogLine(line, stream, time, attempt) for line in split_lines(text))
 
     def result(self, app_id: str, document: Any) -> None:
-        """Let the app have written a result."""
+        """Set the result of the app."""
         self.apps[app_id].result = document
 
     def forget(self, app_id: str) -> None:
-        """Let the record of the app vanish."""
+        """Remove the record of the app."""
         with self.lock:
             del self.apps[app_id]
 
     def cut(self, message: str = "connection refused") -> None:
-        """Let the engine be out of reach, for states and logs."""
+        """Make the engine unreachable for states and logs."""
 
         def refuse(*_: object) -> None:
             raise SchedulerUnavailableError(message)
@@ -135,7 +135,7 @@ class FakeEngine:
         self.on_describe = self.on_read = refuse
 
     def heal(self) -> None:
-        """Let the engine answer again."""
+        """Make the engine reachable again."""
         self.on_describe = self.on_read = lambda *_: None
 
 
@@ -155,7 +155,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
         return options
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:
-        """Take roles without a resource, as local processes do."""
+        """Accept roles without a resource, like the local scheduler."""
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None

@@ -1,4 +1,4 @@
-"""The scheduler in memory, whose logs are followed by streams: each is a pair of sockets, and a test may cut it."""
+"""The scheduler in memory with log streams: each is a pair of sockets that a test can cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAST = b"0\r\n\r\n"
 
 
 class FakeStream:
-    """The engine's side of one stream: sends each line that a replica writes, and then that its program has ended."""
+    """The engine's side of one stream: sends each line of a replica, and then the end of its program."""
 
     def __init__(self, engine: StreamingEngine, app_id: str, role: str, k: int, cursor: int) -> None:
         self._engine = engine
@@ -28,11 +28,11 @@ class FakeStream:
         self._theirs.setblocking(False)
         self._end: bytes | None = None
         self.is_over = threading.Event()
-        """Nothing is sent any more: the program has ended, or one of both sides has closed the stream."""
+        """True if the program has ended or one side has closed the stream."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def opened(self, only: Stream | None) -> LogStream:
-        """Return the reader's side."""
+        """Return the socket of the reader."""
         answer = HttpAnswer(self._theirs, Body(chunked=True), b"")
         only = None if only is Stream.COMBINED else only
         return LogStream(
@@ -40,11 +40,11 @@ class FakeStream:
         )
 
     def cut(self) -> None:
-        """Lose the connection."""
+        """Cut the connection."""
         self._finish(b"")
 
     def refuse(self, reason: str) -> None:
-        """Send why the log cannot be followed, in place of further lines."""
+        """Send the reason why the log cannot be followed, instead of lines."""
         self._finish(_chunk([{"refused": reason}]) + _LAST)
 
     def _finish(self, end: bytes) -> None:
@@ -61,7 +61,7 @@ class FakeStream:
         self.is_over.set()
 
     def _next(self) -> list[Any] | None:
-        """Wait for lines; None: there is an end."""
+        """Wait for lines; None at the end."""
         with self._engine.changed:
             while self._end is None:
                 app = self._engine.apps[self._app_id]
@@ -80,7 +80,7 @@ def _chunk(rows: list[Any]) -> bytes:
 
 
 class _Rows:
-    """Lines, whose place is their number."""
+    """Lines with their numbers as positions."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -110,7 +110,7 @@ class _Rows:
 
 
 class StreamingEngine(FakeEngine):
-    """Keeps the streams that were opened, in their order."""
+    """Records the opened streams in order."""
 
     def __init__(self) -> None:
         super().__init__()

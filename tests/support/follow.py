@@ -1,4 +1,4 @@
-"""Driving a follower from a test."""
+"""Helpers that run a follower in a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def collect(follower: Follower, limit_s: float = 10.0) -> list[Event]:
 
 
 def until(follower: Follower, wanted: Callable[[Event], bool], limit_s: float = 10.0) -> list[Event]:
-    """Return the events up to the first that is wanted; the follower can go on afterwards."""
+    """Return the events up to the first wanted one; the follower can continue afterwards."""
     events = []
     for event in _limited(follower, limit_s):
         events.append(event)
@@ -33,12 +33,12 @@ def _limited(follower: Follower, limit_s: float) -> Iterator[Event]:
 
 
 def states(events: list[Event]) -> list[str]:
-    """Return the names of the states in the order in which they were told."""
+    """Return the names of the states in the order of their events."""
     return [str(event.new) for event in events if isinstance(event, StateChanged)]
 
 
 def texts(events: list[Event], role: str = "worker", replica: int = 0) -> list[str]:
-    """Return the lines of one replica in the order in which they were told."""
+    """Return the lines of one replica in the order of their events."""
     return [
         line.text
         for event in events

@@ -1,4 +1,4 @@
-"""Apps of the local scheduler: how tests launch them, wait for them, and see what is alive."""
+"""Helpers for the local scheduler: launch apps, wait for them, list their processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_launch.specs import AppDef, Role, is_terminal
 
 
 def command_lines_below(root: Path) -> dict[int, bytes]:
-    """Return pid and command line of each process that names the root there or in its environment."""
+    """Return pid and command line of each process with the root in its command line or environment."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -36,7 +36,7 @@ def processes_below(root: Path) -> list[int]:
 
 
 def lock_holder(lock: Path) -> int | None:
-    """Return the process that holds the flock, by the kernel's own list."""
+    """Return the process that holds the flock, from the kernel's list."""
     if not lock.exists():
         return None
     inode = lock.stat().st_ino
@@ -52,7 +52,7 @@ def until(condition: Callable[[], object], timeout_s: float = 60.0, pause_s: flo
     """Wait for the condition, or fail."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(pause_s)
 
 
@@ -62,7 +62,7 @@ def sh(script: str, name: str = "main", **fields: object) -> Role:
 
 
 class Gate:
-    """Programs wait here, as one process without children, until the test lets them go on.
+    """Programs wait here, as one process without children, until the test lets them continue.
 
     Args:
         path: of the pipe, in a folder of the test's own.
@@ -72,7 +72,7 @@ class Gate:
         os.mkfifo(path)
         self._path = path
         self.wait = f"read _ < {path}"
-        """What a shell script does here."""
+        """Return the shell commands that wait here."""
         self._fd: int | None = None
 
     def reached(self) -> None:
@@ -89,7 +89,7 @@ class Gate:
         return True
 
     def open(self) -> None:
-        """Let the program go on that waits here, or comes."""
+        """Let the current or next waiting program continue."""
         if self._fd is None:
             self.reached()
         assert self._fd is not None
@@ -106,7 +106,7 @@ class Apps:
         self.root = root
 
     def another(self) -> LocalScheduler:
-        """Return a scheduler as another process would make it."""
+        """Return a separate scheduler, as another process has."""
         return create_scheduler("other", root=str(self.root))
 
     def start(self, *roles: Role, app_id: str | None = None, **cfg: object) -> str:

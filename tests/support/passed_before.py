@@ -1,4 +1,4 @@
-"""Leave out the tests of an engine that have passed on the same content, in an earlier run on this machine.
+"""Skips engine tests that passed on the same content in an earlier run on this machine.
 
 `LAUNCH_TESTS_CACHE=folder` switches it on: `.ci/run` sets it, `make soak` never. A test is left out if it is marked
 with an engine, passed at its first try in the last seven days, and nothing that it can reach has changed since then:
@@ -41,7 +41,7 @@ BACKENDS = {
 }
 """Engine -> the folder of its backend in the package, and of its tests."""
 SHELL = ("get_provider_info", "pipelines", "decorators", "operators", "sensors", "triggers", "_task", "links")
-"""Rooms that nothing below them imports, as import-linter checks: only a test that names one can reach it."""
+"""Top layers, which lower layers do not import (checked by import-linter): only tests that name one can reach it."""
 ABOVE_ALL = ("pyproject.toml", "constraints.txt", "Makefile", ".ci")
 DEBIAN = (
     "docker.io",
@@ -66,7 +66,7 @@ class PassedBefore:
         self._left_out: Counter[str] = Counter()
 
     def pytest_configure_node(self, node: Any) -> None:
-        """Give each worker of xdist the same list: all have to collect the same tests."""
+        """Give each xdist worker the same list, because all must collect the same tests."""
         node.workerinput[PROPERTY] = sorted(self._read())
 
     @pytest.hookimpl(trylast=True)
@@ -138,7 +138,7 @@ def _key(item: pytest.Item) -> str | None:
 
 @functools.cache
 def content_key(test: str, backends: frozenset[str]) -> str:
-    """Return a key of all that a test file can reach, as text; another content has another key."""
+    """Return a hash of all files that a test file can reach."""
     digest = hashlib.sha256(f"{sys.version} {_versions()}".encode())
     for name in reachable(test, backends):
         digest.update(f"{name} {_hashes()[name]}\n".encode())
@@ -156,7 +156,7 @@ def reachable(test: str, backends: frozenset[str]) -> list[str]:
     borrowed = [f"{name.replace('.', '/')}.py" for name in re.findall(r"\btests\.[a-z_.]*test_\w+", text)]
     rooms = [f"{PACKAGE}/schedulers/{backend}" for backend in {*BACKENDS.values()} - backends]
     rooms += [f"{PACKAGE}/{room}" for room in SHELL]
-    # Tests of Airflow's rooms load most of them by name; a DAG file is text.
+    # Tests of the Airflow layers load most modules by name; DAG files are text.
     if folder in {"tests/airflow", "tests/live", "tests/pipelines"}:
         rooms = rooms[: len(rooms) - len(SHELL)]
     out = tuple(room for room in rooms if not re.search(rf"\b{room.replace('/', '.')}\b", text))
@@ -176,7 +176,7 @@ def _is_test(name: str) -> bool:
 
 @functools.cache
 def _hashes() -> dict[str, str]:
-    """Return file of the checkout -> hash of its content, without what git ignores."""
+    """Return the hash of each file of the checkout, without files that git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=CHECKOUT, capture_output=True, check=True, text=True,
@@ -203,7 +203,7 @@ def _versions() -> str:
 
 
 def create_plugin() -> PassedBefore | None:
-    """Return the plugin, if the environment asks for it."""
+    """Return the plug-in if the environment requests it."""
     folder = os.environ.get("LAUNCH_TESTS_CACHE")
     if not folder or os.environ.get("LAUNCH_SOAK"):
         return None

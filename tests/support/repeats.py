@@ -1,4 +1,4 @@
-"""How often what happens by chance is tried: a few times by `make test`, as often as it takes by `make soak`."""
+"""Number of repetitions of random tests: few in `make test`, many in `make soak`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of ssh in this process, which falls silent, or answers what it must not."""
+"""An SSH server in this process that hangs or sends invalid answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nApi-Version: 1.44\r\nContent-Type: application/jso
 
 
 class SSHServer(paramiko.ServerInterface):
-    """Lets everybody in, and answers each request to the engine with an empty list.
+    """Accepts every login, and answers each engine request with an empty list.
 
     `silent` names the step at which it falls silent: banner, auth, session or exec.
     """
@@ -21,7 +21,7 @@ class SSHServer(paramiko.ServerInterface):
     def __init__(self) -> None:
         self.silent: str | None = None
         self.act: Callable[[paramiko.Channel], None] | None = None
-        """How requests are answered, but the one that asks for the version."""
+        """The answer to requests, except the version request."""
         self.key = paramiko.ECDSAKey.generate()
         self.transports: list[paramiko.Transport] = []
         self._ended = threading.Event()

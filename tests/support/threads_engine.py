@@ -1,4 +1,4 @@
-"""What can be seen of the apps of the threads scheduler without it."""
+"""Direct access to the apps of the threads scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_launch.testing import Engine
 
 
 class ThreadsEngine(Engine):
-    """The processes of this host, and a root that can be taken away: it is a link."""
+    """Reads the processes of this host; its root is a link that can be removed."""
 
     def __init__(self, path: Path) -> None:
         self.root = path / "root"
@@ -44,7 +44,7 @@ class ThreadsEngine(Engine):
         return True
 
     def lose(self, app_id: str, role: str) -> bool:
-        """Lose all of the app: one file says how its roles stand."""
+        """Lose the whole app, because one file has the state of all roles."""
         (self._real / app_id / "state.json").unlink()
         for pid in self._processes(app_id):
             os.kill(pid, signal.SIGKILL)

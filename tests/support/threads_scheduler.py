@@ -1,10 +1,10 @@
-"""A complete scheduler as a third party would write it: background threads run the apps, a directory keeps the truth.
+"""A complete scheduler by a third party: background threads run the apps, a directory stores their records.
 
 ```text
-<root>/<app id>/  request.json    what was sent; the directory appears whole, by a rename
-                  state.json      what the thread saw last; final once terminal
-                  cancel, delete  marks: the wish of an observer
-                  stopped         mark: somebody else has stopped it
+<root>/<app id>/  request.json    the request; the directory is created complete, by a rename
+                  state.json      last state seen by the thread; final once terminal
+                  cancel, delete  marks: requests of an observer
+                  stopped         mark: an outside stop
                   lock            flock of the process whose thread runs the app
                   started         one line per program that was started
                   <n>.stdout, <n>.stderr of the n-th replica
@@ -79,7 +79,7 @@ class AppThread:
     def run(self) -> None:
         with self.lock:
             self._run()
-        # After the lock, as an observer marks before it looks at the lock: one of both removes it.
+        # After the lock, because an observer sets its mark before it checks the lock: one of them removes it.
         if (self.dir / "delete").exists():
             _remove(self.dir)
 
@@ -124,7 +124,7 @@ class AppThread:
                 return subprocess.Popen(["sh", "-c", "exit 127"], **how)
 
     def _look(self) -> bool:
-        """Note who has ended since the last look; tell whether anybody has."""
+        """Record the replicas that ended since the last call; return whether there are any."""
         news = False
         for process, replica in zip(self.processes, self.replicas, strict=True):
             if replica["state"] != "RUNNING" or process.poll() is None:
@@ -141,11 +141,11 @@ class AppThread:
         return news
 
     def _note_stop(self, replica: Json) -> None:
-        """Note that a program ended with 0 because somebody else has stopped it."""
+        """Record that a program ended with 0 because of an outside stop."""
         replica |= {"state": "FAILED", "reason": "stopped from outside"}
 
     def _end_background(self, process: subprocess.Popen[bytes]) -> None:
-        """What a replica left in the background must not write any more."""
+        """End background processes of a replica, which must not write any more."""
         _signal_group(process, signal.SIGKILL)
 
     def _reason_to_end(self) -> tuple[str, str] | None:
@@ -164,7 +164,7 @@ class AppThread:
     def _publish(self, state: str, msg: str) -> None:
         replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in self.replicas]
         if not (self.dir / "state.json").exists():
-            return  # somebody has cleared up, and does not expect it to come back
+            return  # the app was deleted and must not come back
         _write_json(self.dir / "state.json", {"state": state, "msg": msg, "replicas": replicas})
 
 
@@ -223,7 +223,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
     def _replica(self, role: Role, k: int, app_id: str) -> Json:
         image = str(Path(role.image).absolute())
         filled = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=_RANK0_ENV).apply(role)
-        # The rest of the launcher's environment may hold its secrets.
+        # The rest of the launcher's environment may contain secrets.
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
         told = {
             "LAUNCH_APP_ID": app_id,
@@ -259,21 +259,21 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             if found and found["spec_hash"] != request["spec_hash"]:
                 raise AppConflictError(f"{request['app_id']!r} is another app; choose another id") from None
         else:
-            # Resolved, so that the app goes on when the root is out of reach for observers. Not a daemon: the
-            # interpreter waits for the apps that it runs.
+            # Resolved, so that the app continues if the root is unreachable for observers. Not a daemon, so that
+            # the interpreter waits for its apps.
             threading.Thread(target=self.app_thread(app_dir.resolve(), request, lock).run).start()
         return str(request["app_id"])
 
     # ---- state -----------------------------------------------------------------------------------------------
 
     def _reached(self) -> Path:
-        """Return the root; every call asks once whether it is there."""
+        """Return the root; each call checks that it exists."""
         if not self.root.is_dir():
             raise SchedulerUnavailableError(f"{str(self.root)!r} is not there; try again when it is mounted")
         return self.root
 
     def _dir(self, app_id: str) -> Path:
-        # The id comes from a handle, which anybody can write: it must not lead out of the root.
+        # The id comes from a handle, a free text, so it must not lead out of the root.
         return self._reached() / (app_id if _APP_ID.fullmatch(app_id) else ".none")
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
@@ -282,7 +282,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
 
     def _load(self, app_dir: Path) -> DescribeAppResponse | None:
         alive = _is_locked(app_dir / "lock")
-        # In this order: of an app that is removed meanwhile there is no request any more.
+        # In this order, because the request of a deleted app is removed first.
         state, request = _read_json(app_dir / "state.json"), _read_json(app_dir / "request.json")
         if request is None:
             return None
@@ -337,7 +337,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
         app_dir = self._dir(app_id)
         with contextlib.suppress(FileNotFoundError):
             (app_dir / "delete").touch()
-        # Else the thread removes it when all has ended.
+        # Otherwise the thread removes it after the end.
         if not _is_locked(app_dir / "lock"):
             _remove(app_dir)
 
@@ -365,7 +365,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
         return LogChunk(lines, position)
 
     def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
-        """Return the whole lines after `at`, about one chunk of them, and where they end."""
+        """Return about one chunk of complete lines after `at`, and the position after them."""
         if not path.exists():
             return "", at
         with path.open("rb") as file:
@@ -374,7 +374,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             if b"\n" not in data:
                 data += file.readline()
             whole = data[: data.rfind(b"\n") + 1]
-            # What follows the last line feed is a line of its own only if nothing is added any more.
+            # Text after the last line feed is a line only after the end of the program.
             if ended and not whole:
                 whole = data
         return whole.decode("utf-8", "replace"), at + len(whole)
@@ -413,7 +413,7 @@ def _remove(app_dir: Path) -> None:
 
 
 def _write_json(path: Path, document: Json) -> None:
-    """Replace the file in one step: a reader sees the old document or the new one, never half of it."""
+    """Replace the file atomically, so that readers see the old or the new document."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(document), encoding="utf-8")
     part.replace(path)

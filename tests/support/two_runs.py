@@ -1,4 +1,4 @@
-"""Two runs of the tests that share the work: the second one leaves out what has passed in the first.
+"""Two test runs that share the work: the second skips tests that passed in the first.
 
 `LAUNCH_TESTS_PASSED=file` makes a run write the tests that passed, `LAUNCH_TESTS_LEAVE_OUT=file` leaves them out.
 """
@@ -29,6 +29,6 @@ class TwoRuns:
         items[:] = [item for item in items if item.nodeid not in left_out]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        # A worker of xdist knows only its own.
+        # An xdist worker has only its own results.
         if (name := os.environ.get("LAUNCH_TESTS_PASSED")) and not hasattr(session.config, "workerinput"):
             Path(name).write_text("\n".join(self._passed), encoding="utf-8")

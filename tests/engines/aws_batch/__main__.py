@@ -1,4 +1,4 @@
-"""Run a command with the AWS Batch of the tests: `python -m tests.engines.aws_batch COMMAND ...`.
+"""Runs a command with the AWS Batch of the tests: `python -m tests.engines.aws_batch COMMAND ...`.
 
 The command finds its address in a connection of Airflow, `launch_aws_batch_default`.
 """

@@ -1,4 +1,4 @@
-"""One attempt of a job as a real container: started, its lines put into a log stream, ended."""
+"""Runs one attempt of a job as a real container with a log stream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 LABEL = "launch.io/tests-batch"
 IDLE_IMAGE = "launch-idle"
-"""Jobs with this image run no container, see `Idle`."""
+"""Jobs with this image do not run a container, see `Idle`."""
 _EVENT_BYTES = 262_118
-"""What Docker's awslogs driver splits lines at: 256 KB without the 26 bytes that CloudWatch adds to each event."""
+"""Bytes at which Docker's awslogs driver splits lines: 256 KB minus the 26 bytes that CloudWatch adds to each event."""
 _MiB = 1024 * 1024
 
 
 class Clock:
-    """The server's, as its answers show it."""
+    """The clock of the server, as seen in its answers."""
 
     offset_s = 0.0
 
@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 @dataclass
 class Attempt:
-    """What Batch knows of one attempt."""
+    """The state of one attempt in Batch."""
 
     stream: str
     started: int | None = None
@@ -49,14 +49,14 @@ class Attempt:
     container: Any = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
-        """Return the attempt as DescribeJobs has it."""
+        """Return the attempt in the format of DescribeJobs."""
         container = {"logStreamName": self.stream, "exitCode": self.exit_code, "reason": self.reason}
         known = {"startedAt": self.started, "stoppedAt": self.stopped, "statusReason": self.status_reason}
         return {"container": _known(container), **_known(known)}
 
 
 class Idle:
-    """Stands for a container where a thousand jobs are followed, which no machine of tests runs: it only waits.
+    """Replaces the container in measures with a thousand jobs, which a test machine cannot run: it only waits.
 
     It prints one line, and ends when it is stopped, or `Server.control` says so.
     """
@@ -93,11 +93,11 @@ class Containers:
         self.started: list[tuple[str, str]] = []
         """Job and number of the replica, for each start."""
         self.idle: dict[str, Idle] = {}
-        """Job id to what stands for its container."""
+        """Job id to its container or replacement."""
         self.stop_timeout_s = 5
         """ECS_CONTAINER_STOP_TIMEOUT of the instances: seconds between TERM and KILL."""
         self.flush_s = 0.2
-        """How often the awslogs driver sends what it has; of a real one 5 s."""
+        """Seconds between two batches of the awslogs driver; 5 s in reality."""
         self.log_delay_s = 0.2
         """Seconds from the end of a container until its last lines are in CloudWatch."""
 
@@ -112,7 +112,7 @@ class Containers:
         stopped: Callable[[], bool],
         limit_s: float | None = None,
     ) -> None:
-        """Run one attempt to its end; `stopped` says that the job was terminated before it started."""
+        """Run one attempt to its end; `stopped`: the job was terminated before it started."""
         if properties["image"] == IDLE_IMAGE:
             self._run_idle(env["AWS_BATCH_JOB_ID"], attempt, started, stopped)
             return
@@ -160,7 +160,7 @@ class Containers:
                 attempt.reason = "OutOfMemoryError: Container killed due to memory usage"
         finally:
             attempt.stopped = attempt.stopped or now_ms()
-            # Its end is known; its last lines are still on their way.
+            # The end is reported; the last lines still follow.
             threading.Thread(target=self._remove, args=(container, copier), daemon=True).start()
 
     def _run_idle(
@@ -177,13 +177,13 @@ class Containers:
         self.idle.pop(job_id, None)
 
     def stop(self, attempt: Attempt) -> None:
-        """End the attempt as ECS does: TERM, and KILL after a while."""
+        """Stop the attempt like ECS: TERM, and KILL after a while."""
         if attempt.container is not None and attempt.stopped is None:
             with contextlib.suppress(NotFound, APIError):
                 attempt.container.stop(timeout=self.stop_timeout_s)
 
     def lose(self, attempt: Attempt) -> None:
-        """End the attempt as the loss of its host does."""
+        """End the attempt like a loss of its host."""
         attempt.status_reason = "Host EC2 (instance i-0123456789abcdef0) terminated."
         with contextlib.suppress(NotFound, APIError):
             attempt.container.kill()
@@ -199,7 +199,7 @@ class Containers:
             container.remove(force=True)
 
     def remove_all(self) -> None:
-        """Remove what is left of this server."""
+        """Remove the containers of this server."""
         for container in self._client.containers.list(all=True, filters={"label": f"{LABEL}={self._server}"}):
             with contextlib.suppress(APIError):
                 container.remove(force=True)
@@ -245,7 +245,7 @@ class Containers:
 
 
 class _AwslogsDriver:
-    """Does what Docker's driver does: an event for each line that is not empty, sent in batches."""
+    """Emulates Docker's driver: an event for each non-empty line, sent in batches."""
 
     def __init__(self, put: Callable[[list[dict[str, Any]]], None], flush_s: float) -> None:
         self._put = put

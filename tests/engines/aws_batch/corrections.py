@@ -1,4 +1,4 @@
-"""Where moto answers otherwise than AWS: each correction is one function, with AWS's sentence for it.
+"""Corrections of moto where it differs from AWS: one function each, with the sentence of AWS.
 
 The names of moto that are replaced are checked at import: another version must fail here and not in a test.
 Sentences are from the AWS Batch API Reference and the Amazon CloudWatch Logs API Reference where nothing else is said.
@@ -67,7 +67,7 @@ assert "{0}/v1/listjobs" in urls.url_paths
 
 
 def apply(settings: Settings) -> None:
-    """Patch moto in this process, for good."""
+    """Patch moto in this process."""
     jobs_run_and_end(settings)
     revisions_are_atomic()
     definitions_are_bounded()
@@ -140,7 +140,7 @@ def revisions_are_atomic() -> None:
             return made
 
     def by_revision(self: Any, name: str, revision: str) -> JobDefinition | None:
-        # Of a copy: others register meanwhile.
+        # Iterate over a copy, because other threads may register.
         known = list(self._job_definitions.values())
         return next((one for one in known if one.name == name and one.revision == int(revision)), None)
 
@@ -332,7 +332,7 @@ def _matches(job: Any, one: Mapping[str, Any]) -> bool:
 
 
 def _page(response: Any, rows: list[Any], most: int, settings: Settings) -> tuple[list[Any], dict[str, str]]:
-    # A token names the row that comes next, since new ones come before it.
+    # A token names the next row, because new rows are inserted before it.
     size = min(int(response._get_param("maxResults") or most), most, settings.page or most)
     begin = len(rows) - int(token) if (token := response._get_param("nextToken")) else 0
     page = rows[begin : begin + size]
@@ -350,7 +350,7 @@ def logs_come_in_pages(settings: Settings) -> None:
     def put(self: Any, log_events: list[dict[str, Any]]) -> str:
         newest = self.events[-1].timestamp if self.events else 0
         # The two copiers of Docker invert stamps by some milliseconds. Within a batch the driver sorts; across two
-        # batches it happens too rarely to be waited for in tests, so it is left out, unless a test asks for it.
+        # batches it happens too rarely to be waited for in tests, so it is omitted, unless a test requests it.
         if settings.late_events:
             before, self.events = self.events, []
             answer: str = plain_put(self, log_events)

@@ -1,4 +1,4 @@
-"""The AWS Batch of the tests: a server of our own per test process, whose jobs are containers of the Docker engine."""
+"""The AWS Batch of the tests: one server per test process, whose jobs are Docker containers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 def why_missing(docker: str | None) -> str | None:
-    """Return why there can be no server; `docker` is why there is no Docker engine."""
+    """Return the reason why the server cannot run; `docker` is the reason why Docker is missing."""
     if docker:
         return f"jobs run in Docker, and {docker}"
     missing = [name for name in ("moto", "boto3", "flask") if importlib.util.find_spec(name) is None]
@@ -30,7 +30,7 @@ def why_missing(docker: str | None) -> str | None:
 
 
 class BatchServer:
-    """A server while the `with` block runs."""
+    """A server for a `with` block."""
 
     def __init__(self, *, plain: bool = False) -> None:
         flags = ["--plain"] if plain else []
@@ -44,7 +44,9 @@ class BatchServer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
-            raise EngineError(f"the server of AWS Batch ended with {self._process.wait(10)}; its stderr says why")
+            raise EngineError(
+                f"the server of AWS Batch ended with {self._process.wait(10)}; its stderr shows the reason"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +63,7 @@ class BatchServer:
             self._process.wait()
 
     def control(self, **asked: Any) -> dict[str, Any]:
-        """Ask or order what `Server.control` can."""
+        """Call `Server.control`."""
         request = urllib.request.Request(self.url + CONTROL, json.dumps(asked).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
@@ -69,7 +71,7 @@ class BatchServer:
 
     @contextlib.contextmanager
     def settings(self, **changed: Any) -> Iterator[None]:
-        """Change settings of the server while the context lasts."""
+        """Change settings of the server inside the context."""
         before = self.control(settings=changed)["before"]
         try:
             yield

@@ -1,4 +1,4 @@
-"""How jobs run and end, in place of moto's `Job.run`: states that last, attempts, arrays, nodes."""
+"""Runs jobs instead of moto's `Job.run`: lasting states, attempts, arrays and nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_over(status: str) -> bool:
 
 
 def execution_of(job: Any) -> Execution:
-    """Return what we know of moto's job; made at the first call, which is within SubmitJob."""
+    """Return our state of moto's job, created at the first call in SubmitJob."""
     if "launch_execution" not in vars(job):
         job.launch_execution = Execution(job)
     found: Execution = job.launch_execution
@@ -27,7 +27,7 @@ def execution_of(job: Any) -> Execution:
 
 
 class _Runs:
-    """What is alike in a job and a node of one: a status, attempts, an end."""
+    """Common parts of a job and a node: status, attempts, end."""
 
     def __init__(self) -> None:
         self.status = "SUBMITTED"
@@ -55,7 +55,7 @@ class _Runs:
             self.moved.wait_for(lambda: is_over(self.status))
 
     def details(self) -> dict[str, Any]:
-        """Return the fields that a summary has too."""
+        """Return the fields that are also in a summary."""
         found: dict[str, Any] = {"createdAt": self.created, "status": self.status}
         if self.started:
             found["startedAt"] = self.started
@@ -66,7 +66,7 @@ class _Runs:
         return found
 
     def ended_container(self) -> dict[str, Any]:
-        """Return `container` of a summary: exit code and reason of the last attempt, once it is over."""
+        """Return `container` of a summary: exit code and reason of the last attempt, after its end."""
         last = self.attempts[-1] if self.attempts else None
         if last is None or not is_over(self.status):
             return {}
@@ -82,19 +82,19 @@ class _Runs:
 
 
 class Execution(_Runs):
-    """A job of moto's: a single one, an array, a child of one, or a multi-node job."""
+    """A job of moto: a single job, an array, a child of an array, or a multi-node job."""
 
     containers: Containers
     held = False
-    """Whether there is no capacity: jobs stay RUNNABLE."""
+    """True if there is no capacity, so that jobs stay RUNNABLE."""
     state_s = 0.03
-    """How long a job stays in each state before it runs."""
+    """Seconds for which a job stays in each state before it runs."""
 
     def __init__(self, job: Any) -> None:
         super().__init__()
         self.job = job
         definition = job.job_definition
-        # What Batch takes from a definition it takes when the job is submitted.
+        # Batch copies the values of a definition when the job is submitted.
         self.properties = copy.deepcopy(definition.container_properties or {})
         self.node_properties = copy.deepcopy(definition.node_properties)
         self.retry = copy.deepcopy(definition.retry_strategy or {})
@@ -104,7 +104,7 @@ class Execution(_Runs):
         self.nodes: list[Node] = []
 
     def may_start(self) -> bool:
-        """Return whether a host may take the job; `corrections` replaces it."""
+        """Return whether a host may run the job; `corrections` replaces it."""
         return True
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Execution(_Runs):
         return [execution_of(child) for child in self.job._child_jobs or []]
 
     def summary(self) -> dict[str, Any]:
-        """Return the job as ListJobs has it."""
+        """Return the job in the format of ListJobs."""
         job = self.job
         self._follow_children()
         found: dict[str, Any] = {
@@ -236,7 +236,7 @@ class Execution(_Runs):
         return found
 
     def document(self) -> dict[str, Any]:
-        """Return the job as DescribeJobs has it."""
+        """Return the job in the format of DescribeJobs."""
         job = self.job
         found = self.summary()
         found.pop("container", None)
@@ -265,7 +265,7 @@ class Execution(_Runs):
         return found
 
     def _follow_children(self) -> None:
-        """Let the parent of an array be what its children are: PENDING until all have ended."""
+        """Update the parent of an array from its children: PENDING until all have ended."""
         if not self.children or is_over(self.status):
             return
         states = [child.status for child in self.children]
@@ -384,5 +384,5 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _task_id(job_id: str) -> str:
-    """Return a name for the task of ECS that runs the job; streams have it, and no `:` of children."""
+    """Return a name for the ECS task of the job; it is part of stream names, without the `:` of children."""
     return job_id.replace("-", "").replace(":", "-c").replace("#", "-n")

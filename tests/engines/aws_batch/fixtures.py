@@ -14,16 +14,16 @@ from tests.faults import FaultProxy
 
 
 def params_for(url: str, **more: Any) -> dict[str, Any]:
-    """Return the keywords of a scheduler that reaches the server by this address."""
+    """Return the arguments of a scheduler that uses this address of the server."""
     return {
         "endpoint_url": url.replace("tcp://", "http://"),
         "region_name": REGION,
         "aws_access_key_id": "launch",
-        # Airflow masks it in all that this process shows, so it is no ordinary word.
+        # Airflow masks this text everywhere, so it must not be an ordinary word.
         "aws_secret_access_key": "no-secret-of-the-tests",
         "requests_per_s": 1000,
         "log_requests_per_s": 1000,
-        # What a real account needs are 60 s; this server lists a job after less than one.
+        # A real account needs 60 s; this server lists a job in less than one.
         "claim_wait_s": 2.0,
         **more,
     }
@@ -46,7 +46,7 @@ def batch_proxy(batch_server: BatchServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def batch_params(batch_proxy: FaultProxy) -> dict[str, Any]:
-    """Keywords of a scheduler behind the proxy."""
+    """Arguments of a scheduler behind the proxy."""
     return params_for(batch_proxy.url)
 
 

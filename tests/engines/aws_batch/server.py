@@ -1,4 +1,4 @@
-"""The server, `python -m tests.engines.aws_batch.server`: moto in a process of its own, corrected, with containers.
+"""The server, `python -m tests.engines.aws_batch.server`: corrected moto in a separate process, with containers.
 
 Prints its address when it is ready, and ends when its stdin does, so that it never outlives who started it.
 """
@@ -27,7 +27,7 @@ from tests.engines.aws_batch.settings import Settings
 
 
 class Server:
-    """What the process has."""
+    """The state of the process."""
 
     def __init__(self, *, plain: bool) -> None:
         self.settings = Settings()
@@ -65,7 +65,7 @@ class Server:
             logs.put_log_events(GROUP, stream, [event for event in events if event["message"]])
 
     def control(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Change settings, and answer about an app: how many containers run, were started, what is kept."""
+        """Change settings, and return counts of an app: running and started containers, kept objects."""
         before = {}
         for name, value in asked.get("settings", {}).items():
             owner: Any = next(one for one in (self.settings, self.containers, Execution, Clock) if hasattr(one, name))
@@ -99,7 +99,7 @@ class Server:
         return found
 
     def _remove(self, app_id: str) -> None:
-        """Forget an app, with all that runs of it."""
+        """Remove an app and its containers."""
         backend = batch_backends[ACCOUNT][REGION]
         for job_id, job in [*backend._jobs.items()]:
             name = getattr(job, "job_name", None) or job.parent.job.job_name
@@ -114,7 +114,7 @@ class Server:
                 del backend._job_definitions[arn]
 
     def _all_of(self, mark: str) -> dict[str, Any]:
-        """Return ids of all apps ever that have this in their id, and the number of each replica that was started."""
+        """Return ids of all apps ever with this text in their id, and the number of each started replica."""
         definitions = [*batch_backends[ACCOUNT][REGION]._job_definitions.values()]
         names = {one.name.removeprefix("launch-") for one in definitions} | {job for job, _ in self.containers.started}
         replicas = [replica for job, replica in self.containers.started if mark in job]
@@ -138,13 +138,13 @@ class Server:
 
 
 class _Handler(MotoRequestHandler):
-    protocol_version = "HTTP/1.1"  # connections stay open, as AWS's do
+    protocol_version = "HTTP/1.1"  # connections stay open, as with AWS
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(Clock.now() if timestamp is None else timestamp)
 
     def log_request(self, *_: Any) -> None:
-        """Say nothing of each request."""
+        """Do not log requests."""
 
 
 def main() -> None:

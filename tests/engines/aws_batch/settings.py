@@ -1,4 +1,4 @@
-"""What tests may change in a running server, and what it counts: plain JSON at `/launch-engine`."""
+"""Settings that tests may change in a running server, and its counters, as JSON at `/launch-engine`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Settings:
-    """Of one server."""
+    """Settings of one server."""
 
     list_lag_s: float = 0.3
     """Seconds for which ListJobs does not show a new job."""
     rates: dict[str, float] = field(default_factory=dict)
     """Operation (`submitjob`, `GetLogEvents`) to requests a second; more are throttled."""
     token_epoch: int = 0
-    """Counts up when the tokens of log reads expire."""
+    """Increased when the tokens of log reads expire."""
     late_events: bool = False
-    """Whether events keep their stamps, although later ones were put before."""
+    """True if events keep their times although later ones were written before."""
     page: int | None = None
-    """Most items of a page, where that is less than AWS's own limit."""
+    """Maximum items of a page, if below AWS's own limit."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,11 +30,11 @@ class Settings:
         self.calls: Counter[str] = Counter()
 
     def admit(self, operation: str) -> bool:
-        """Count a call; False: it is throttled."""
+        """Count a call; return False if it is throttled."""
         with self._lock:
             self.calls[operation] += 1
             if self._spent_of is not self.rates:
-                # Who sets rates begins with full buckets, whatever the test before has used up.
+                # New rates start with full buckets, independent of earlier tests.
                 self._spent_of, self._spent = self.rates, {}
             if (rate := self.rates.get(operation)) is None:
                 return True

@@ -1,4 +1,4 @@
-"""Each correction of the server, and that plain moto lacks it: where it no longer does, the correction can go."""
+"""Each correction of the server is needed: plain moto fails its test. If not, remove the correction."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_a_queue_without_a_policy_has_no_null(ours, plain) -> None:
     found = [account.batch.describe_job_queues(jobQueues=[QUEUE])["jobQueues"][0] for account in (ours, plain)]
 
     assert "schedulingPolicyArn" not in found[0]
-    # boto3 leaves nulls out, so the body itself tells.
+    # boto3 omits nulls, so check the body itself.
     bodies = []
     for account in (ours, plain):
         account.batch.meta.events.register("after-call", lambda http_response, **_: bodies.append(http_response.text))

@@ -1,4 +1,4 @@
-"""The Docker engine of the tests by hand: `python -m tests.engines.docker status|start|images|clean|stop`."""
+"""Command line for the Docker engine of the tests: `python -m tests.engines.docker status|start|images|clean|stop`."""
 
 from __future__ import annotations
 

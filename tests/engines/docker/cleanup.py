@@ -1,4 +1,4 @@
-"""Removing what tests left in an engine; what has not our label is never touched."""
+"""Removes leftovers of tests from an engine; objects without our label are never touched."""
 
 from __future__ import annotations
 

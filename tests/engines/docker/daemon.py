@@ -1,4 +1,4 @@
-"""One dockerd of ours: started, ended by its pid, and removed with all it left."""
+"""Our dockerd: started, stopped by its pid, and removed with its files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 
 
 class EngineError(Exception):
-    """The engine could not be had; the text says why and who can change it."""
+    """The engine is not available; the message has the reason and the fix."""
 
 
 def answers(host: str, timeout_s: float = 5.0) -> str | None:
-    """Return None where a Docker engine answers at the host, else why it does not."""
+    """Return None if a Docker engine answers at the host, else the reason."""
     import docker
 
     try:
         if host.startswith("unix://"):
-            # docker-py would say the same in three sentences, and leave its socket open.
+            # docker-py would report the same in three sentences, and leave its socket open.
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.settimeout(timeout_s)
                 sock.connect(host.removeprefix("unix://"))
@@ -39,7 +39,7 @@ def answers(host: str, timeout_s: float = 5.0) -> str | None:
 
 
 def unmount_below(*dirs: Path) -> None:
-    """Unmount what a daemon that was killed left mounted, the innermost first."""
+    """Unmount the mounts of a killed daemon, innermost first."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in sorted(mounts, reverse=True):
         if any(Path(mount).is_relative_to(one) for one in dirs):
@@ -69,7 +69,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the daemon while it lives."""
+        """The pid of the running daemon."""
         return _living(self.run / "docker.pid", "dockerd")
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -77,7 +77,7 @@ class Daemon:
         self.data.mkdir(parents=True, exist_ok=True)
         self.run.mkdir(parents=True, exist_ok=True)
         self._forget_the_dead()
-        # Not the machine's: it may name the hosts, too.
+        # Not the configuration of the machine, which may also set the hosts.
         config = self.run / "daemon.json"
         config.write_text("{}")
         command = [
@@ -90,9 +90,9 @@ class Daemon:
             f"--pidfile={self.run / 'docker.pid'}",
             *self.flags,
         ]
-        # It and its iptables live where not everybody's path leads.
+        # dockerd and its iptables are not on every user's path.
         env = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-        # A session of its own: Ctrl-C is for pytest, which then ends the daemon.
+        # A separate session, because Ctrl-C is for pytest, which then stops the daemon.
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
@@ -107,13 +107,13 @@ class Daemon:
         deadline = time.monotonic() + timeout_s
         while reason := answers(self.host):
             if (code := process.poll()) is not None:
-                raise EngineError(f"dockerd ended with {code}; its last words: {self.last_words()}")
+                raise EngineError(f"dockerd ended with {code}; end of its log: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise EngineError(f"dockerd does not answer after {timeout_s:.0f} s ({reason}): {self.last_words()}")
             time.sleep(0.1)
 
     def _give_up(self, process: subprocess.Popen[bytes], timeout_s: float = 20.0) -> None:
-        """End a daemon that was just started: it may have written no pid file yet."""
+        """Stop a daemon that was just started and may not have a pid file yet."""
         process.terminate()
         try:
             process.wait(timeout_s)
@@ -127,7 +127,7 @@ class Daemon:
         return [(self.run / "docker.pid", "dockerd"), (self.run / "exec/containerd/containerd.pid", "containerd")]
 
     def _forget_the_dead(self) -> None:
-        """Remove pid files of a killed daemon: if another process has its pid by now, dockerd would not start."""
+        """Remove pid files of a killed daemon, because dockerd does not start if another process has that pid."""
         for pid_file, program in self._pid_files:
             if _living(pid_file, program) is None:
                 pid_file.unlink(missing_ok=True)
@@ -137,26 +137,26 @@ class Daemon:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def term(self, timeout_s: float = 60.0) -> None:
-        """Let the daemon stop as an operator would, and wait for its end."""
+        """Stop the daemon like an administrator, and wait for its end."""
         self._signal(signal.SIGTERM, timeout_s)
 
     def kill(self, timeout_s: float = 20.0) -> None:
-        """End the daemon as a crash would, and wait for its end. Its containers go on."""
+        """Kill the daemon like a crash, and wait for its end. Its containers continue."""
         self._signal(signal.SIGKILL, timeout_s)
-        # Its containerd dies with it. Until somebody has reaped that, the next daemon would wait for it in vain.
+        # Its containerd ends with it. Until that is reaped, the next daemon would wait for it.
         pid_file, program = self._pid_files[-1]
         _wait(lambda: _living(pid_file, program) is None, timeout_s, "containerd outlives its dockerd")
         pid_file.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End the daemon, politely if it listens; nothing happens where none runs."""
+        """Stop the daemon, with TERM if it reacts; do nothing if none runs."""
         try:
             self.term()
         except EngineError:
             self.kill()
 
     def remove(self) -> None:
-        """Remove all that the ended daemon left on the disk."""
+        """Remove the files of the ended daemon."""
         unmount_below(self.data, self.run)
         shutil.rmtree(self.run, ignore_errors=True)
         shutil.rmtree(self.data, ignore_errors=True)
@@ -171,7 +171,7 @@ class Daemon:
 
 
 def _living(pid_file: Path, program: str) -> int | None:
-    """Return the pid in the file if a process of the program has it that is no zombie."""
+    """Return the pid in the file if it is a running process of the program."""
     try:
         pid = int(pid_file.read_text())
         comm, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")

@@ -1,4 +1,4 @@
-"""The Docker engine of the tests: the one that answers, else one of our own if it is required.
+"""The Docker engine of the tests: a running one, else our own if required.
 
 Ours has its data below `/var/tmp/launch-docker` and its socket below `/run/launch-docker`. Sessions share it: the last
 one that leaves stops it and removes its data, unless a person started it.
@@ -22,7 +22,7 @@ _KEEP = "started-by-a-person"
 
 
 def find() -> tuple[str | None, str]:
-    """Return the host of the engine that answers, or None and why none does."""
+    """Return the host of a running engine, or None and the reason."""
     asked = os.environ.get("DOCKER_HOST")
     reasons = []
     for host in dict.fromkeys(filter(None, [asked, DEFAULT_HOST, OURS.host])):
@@ -34,13 +34,13 @@ def find() -> tuple[str | None, str]:
 
 
 class Use:
-    """A use of an engine, which may be ours: it stays while somebody uses it."""
+    """A use of an engine; ours stays up while it has users."""
 
     def __init__(self) -> None:
         self._users: IO[str] | None = None
 
     def begin(self, *, start: bool, keep: bool = False) -> str:
-        """Return the host of an engine; `start` one if none answers. `keep` lets it outlive all users.
+        """Return the host of an engine; `start` one if none answers. `keep` keeps it up without users.
 
         With `start` the programs that the images are made from are installed, too.
         """
@@ -63,7 +63,7 @@ class Use:
         return OURS.host
 
     def end(self) -> None:
-        """Stop our engine if nobody else uses it."""
+        """Stop our engine if it has no other users."""
         if self._users is None:
             return
         with _alone(), self._users as users:
@@ -75,7 +75,7 @@ class Use:
 
 
 def stop() -> bool:
-    """Stop our engine and remove all it has; return whether there was one."""
+    """Stop our engine and remove its files; return whether there was one."""
     ran = OURS.pid is not None
     OURS.stop()
     OURS.remove()
@@ -91,14 +91,14 @@ def _alone() -> Iterator[None]:
 
 def _start_ours() -> None:
     if others := _daemons_of_this_host():
-        # At its start a second one deletes the first one's bridge.
-        raise EngineError(f"dockerd runs here already, pid {others[0]}, but at no known host: set DOCKER_HOST")
+        # A second daemon would delete the bridge of the first one at its start.
+        raise EngineError(f"dockerd runs here already, pid {others[0]}, but its host is unknown: set DOCKER_HOST")
     install(dockerd="docker.io")
     OURS.start()
 
 
 def _daemons_of_this_host() -> list[int]:
-    """Return the pids of each dockerd that shares our network."""
+    """Return the pids of all dockerd processes in our network namespace."""
     network = Path("/proc/self/ns/net").readlink()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DockerEngine:
-    """An engine that answers."""
+    """A running engine."""
 
     host: str
     client: DockerClient
-    """Goes to the engine itself, past any proxy."""
+    """A client of the engine without a proxy."""
     image: str
-    """A shell and its tools."""
+    """Image with a shell and its tools."""
 
     def python_image(self) -> str:
         """Return the image with Python and the example's word count; the first call builds it in two seconds."""
         return _image("python", self.client)
 
     def remove_made(self, proxy: FaultProxy) -> None:
-        """Remove the managed containers, networks and volumes that were made through the proxy, and nothing else."""
+        """Remove only the managed containers, networks and volumes that were created through the proxy."""
         from tests.engines.docker import cleanup
 
         containers = proxy.matching("POST", r"/containers/create$")
@@ -65,7 +65,7 @@ def docker_engine() -> Iterator[DockerEngine]:
 
 @pytest.fixture
 def docker_proxy(docker_engine: DockerEngine) -> Iterator[FaultProxy]:
-    """A proxy in front of the engine; what was made through it is removed afterwards."""
+    """A proxy in front of the engine; objects created through it are removed afterwards."""
     with FaultProxy(docker_engine.host) as proxy:
         yield proxy
     docker_engine.remove_made(proxy)

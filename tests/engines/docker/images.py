@@ -1,4 +1,4 @@
-"""Images of the tests, built from files of this machine: nothing is pulled."""
+"""Images of the tests, built from files of this machine without a pull."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.engines.docker.packages import needs_libraries
 BUSYBOX = "launch-busybox:local"
 """A shell and its tools, 2 MB."""
 PRINTS_ITS_ARGS = "/bin/prints its args"
-"""A program of BUSYBOX, by a name that a careless shell would take for three words."""
+"""A program of BUSYBOX whose name has blanks."""
 PYTHON = "launch-python:local"
 """Debian's Python with its library, the shell and tools of BUSYBOX, and the example's word count; about 40 MB."""
 
 _EXAMPLE = Path(__file__).resolve().parents[3] / "example_dags"
 _CONTENT = "launch.io/test-content"
 _PRINTS = b"#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n"
-_RECIPE = "1"  # counts up when an image of the same files has to be built anew
+_RECIPE = "1"  # increase it to rebuild images of unchanged files
 
 
 @dataclass(frozen=True)
 class Content:
-    """What an image is made of; other engines than Docker make it from the same."""
+    """The parts of an image; other engines than Docker use the same parts."""
 
     name: str
     key: str
@@ -49,17 +49,17 @@ class Content:
 
 
 def busybox(client: docker.DockerClient) -> str:
-    """Return the name of the busybox image, which is built if the engine lacks it."""
+    """Return the name of the busybox image; build it if missing."""
     return _build(client, busybox_content())
 
 
 def python(client: docker.DockerClient) -> str:
-    """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
+    """Return the name of the Python image; build it from Debian packages if missing."""
     return _build(client, python_content())
 
 
 def busybox_content() -> Content:
-    """Return what the busybox image is made of."""
+    """Return the parts of the busybox image."""
     program = _busybox()
 
     def pack(tar: tarfile.TarFile) -> None:
@@ -71,7 +71,7 @@ def busybox_content() -> Content:
 
 
 def python_content() -> Content:
-    """Return what the Python image is made of."""
+    """Return the parts of the Python image."""
     program = _busybox()
     packages = _python_packages()
     example = sorted(_EXAMPLE.glob("launch_wordcount.*"))
@@ -97,7 +97,7 @@ def _build(client: docker.DockerClient, made_of: Content) -> str:
     name = made_of.name
     changes = [*(f"ENV {one}" for one in made_of.env), f"CMD {json.dumps(made_of.command)}"]
     content = hashlib.sha256(f"{_RECIPE} {made_of.key} {changes}".encode()).hexdigest()[:16]
-    # Workers of one run ask at the same time.
+    # Workers of one run may build at the same time.
     with (Path(tempfile.gettempdir()) / f"launch-image-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         old = None
@@ -114,7 +114,7 @@ def _build(client: docker.DockerClient, made_of: Content) -> str:
                 file.name, repository, tag, changes=[*changes, f"LABEL {_CONTENT}={content}"]
             )
         if old is not None:
-            # It has no name any more. A container may still need it.
+            # It has no name any more, but a container may still need it.
             with contextlib.suppress(APIError):
                 client.api.remove_image(old.id)
     return name
@@ -152,7 +152,7 @@ def _file(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
 
 
 def _busybox() -> Path:
-    """Return a busybox that needs no library."""
+    """Return the path of a static busybox."""
     program = shutil.which("busybox")
     if program is None:
         raise EngineError("the image of the tests is made from busybox: apt-get install busybox-static")

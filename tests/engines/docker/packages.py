@@ -1,4 +1,4 @@
-"""Debian packages, where root asks for them and only if they are missing."""
+"""Installs missing Debian packages, as root."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NO_SERVICES = "#!/bin/sh\n# Written by the tests of airflow_provider_launch whi
 
 
 def install(**programs: str) -> None:
-    """Install the package of each program that is not on the path: `install(dockerd="docker.io")`."""
+    """Install the package of each missing program: `install(dockerd="docker.io")`."""
     packages = sorted({package for program, package in programs.items() if _is_missing(program)})
     if not packages:
         return
     names = " ".join(packages)
     if not shutil.which("apt-get"):
-        raise EngineError(f"{names} can only be installed with apt-get here, and there is none")
+        raise EngineError(f"{names} can only be installed with apt-get, which is missing here")
     if os.geteuid() != 0:
-        raise EngineError(f"only root can install what is missing: apt-get install {names}")
+        raise EngineError(f"only root can install the missing packages: apt-get install {names}")
     with _alone(), _services_stay_off():
         wanted = ["install", "--yes", "--no-install-recommends", *packages]
-        # The lists of packages may be missing or too old; fetching them takes longer than the rest.
+        # Update the package lists only after a failure, because that takes longest.
         if _apt(*wanted).returncode != 0:
             _apt("update")
             if (tried := _apt(*wanted)).returncode != 0:
@@ -38,15 +38,15 @@ def install(**programs: str) -> None:
 
 
 def needs_libraries(program: str) -> bool:
-    """Tell whether a program is linked with shared libraries, which an image made of it alone would lack."""
+    """Return whether a program needs shared libraries, which its image would lack."""
     return subprocess.run(["ldd", program], check=False, capture_output=True).returncode == 0
 
 
 def _is_missing(program: str) -> bool:
-    # `sbin` is not on everybody's path.
+    # `sbin` is not on every user's path.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     found = shutil.which(program, path=path)
-    # Two packages have a busybox, and many a host the other one.
+    # Two packages have a busybox, and many hosts have the other one.
     return found is None or (program == "busybox" and needs_libraries(found))
 
 
@@ -66,7 +66,7 @@ def _apt(*args: str) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    # Who is done first would let the services of the other start.
+    # The first process to finish would allow the services of the other to start.
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -74,11 +74,11 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _services_stay_off() -> Iterator[None]:
-    # docker.io would start its service, and there must never be two daemons on one host.
+    # docker.io would start its service, but only one daemon may run on a host.
     if _POLICY.exists() and _POLICY.read_text() != _NO_SERVICES:
         yield
         return
-    # Ours may be there already: left by a run that was killed.
+    # Ours may be left from a killed run.
     _POLICY.write_text(_NO_SERVICES)
     _POLICY.chmod(0o755)
     try:

@@ -1,4 +1,4 @@
-"""A Docker engine of a test's own, which may be stopped, killed and started again.
+"""A Docker engine for one test, which may be stopped, killed and restarted.
 
 It has its own network namespace: at its start a second dockerd deletes the bridge of the first one.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PrivateDocker:
-    """A daemon for a `with` block: it is started there, and all it has is removed at the end.
+    """A daemon for a `with` block: started at its start, removed at its end.
 
     `live_restore`: containers outlive the daemon, also when it ends politely.
     """
@@ -37,7 +37,7 @@ class PrivateDocker:
 
     @staticmethod
     def missing() -> str | None:
-        """Return why there can be no such engine here, or None."""
+        """Return the reason why such an engine cannot run here, or None."""
         if not hasattr(os, "geteuid") or os.geteuid() != 0:
             return "only root can start a Docker engine"
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -64,11 +64,11 @@ class PrivateDocker:
         self.daemon.start()
 
     def term(self) -> None:
-        """Stop the daemon as an operator would; returns when it has ended."""
+        """Stop the daemon like an administrator, and wait for its end."""
         self.daemon.term()
 
     def kill(self) -> None:
-        """End the daemon as a crash would; returns when it has ended."""
+        """Kill the daemon like a crash, and wait for its end."""
         self.daemon.kill()
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class PrivateDocker:
 
     def _remove_containers(self) -> None:
         if self.daemon.pid is None:
-            # Containers may have outlived it, and only a daemon can end them.
+            # Containers may still run, and only a daemon can stop them.
             with contextlib.suppress(EngineError):
                 self.start()
         if self.daemon.pid is not None:
@@ -105,7 +105,7 @@ class PrivateDocker:
             self.daemon.remove()
 
     def _make_network(self) -> None:
-        # A file keeps the namespace while no daemon is in it, so that a bridge outlives its daemon.
+        # A file keeps the namespace without a daemon, so that its bridge stays.
         self._network.parent.mkdir(parents=True)
         self._network.touch()
         _run("unshare", f"--net={self._network}", "true")

@@ -14,7 +14,7 @@ def run(docker_engine, image: str, *command: str, **options: object) -> str:
 
 
 def test_a_shell_and_its_tools_are_there(docker_engine):
-    """The contract's scripts use no more than the first list, which `docs/testing.md` tells; tests of ours the rest."""
+    """Scripts of the contract use only the first list, which is in `docs/testing.md`; our tests use the rest."""
     tools = "sh env fold grep head kill mkfifo nc printf rm seq sleep test touch tr true"
     further = "cat dd id wc wget"
 
@@ -31,7 +31,7 @@ def test_any_user_may_write_temporary_files(docker_engine, image):
 
 
 def test_python_has_its_library_and_the_example(docker_engine):
-    """Modules that load shared libraries show that those were packed, too."""
+    """Modules with shared libraries show that those are included."""
     program = (
         "import asyncio, bz2, ctypes, curses, dbm, hashlib, json, lzma, readline, sqlite3, ssl, uuid, zlib, zoneinfo\n"
         "import pathlib, sys\n"
@@ -44,7 +44,7 @@ def test_python_has_its_library_and_the_example(docker_engine):
 
 
 def test_an_image_is_built_once(docker_engine):
-    """Building again would leave an image without a name behind, at each run."""
+    """Each rebuild would leave an unnamed image."""
     first = docker_engine.client.images.get(docker_engine.image).id
 
     assert images.busybox(docker_engine.client) == docker_engine.image

@@ -1,4 +1,4 @@
-"""Installing what is missing, with an apt-get that is none, and `policy-rc.d` in a folder of the test's own."""
+"""Installation of missing packages, with a fake apt-get and `policy-rc.d` in a folder of the test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTALL = '$0 -c "from tests.engines.docker.packages import install; install({})
 
 @pytest.fixture
 def run(checkout, tmp_path, monkeypatch):
-    """Return a function that runs a script beside an apt-get, and gives what that said and what is left."""
+    """Return a function that runs a script with the fake apt-get, and returns its output and the remaining files."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     def run(script: str, apt: str = "") -> list[str]:
@@ -38,13 +38,13 @@ def run(checkout, tmp_path, monkeypatch):
 
 
 def test_services_stay_off_until_the_last_of_two_is_done(run):
-    """The first one's end must not let the second one's packages start their services."""
+    """The end of the first process must not let packages of the second start services."""
     one = INSTALL.format("nosuch='one'")
     assert run(f"{one} & sleep 0.3; {one}; wait", apt="sleep 1") == ["one", "off", "off", "one", "off", "off", ""]
 
 
 def test_what_a_killed_one_left_is_removed(run):
-    """Nothing of that host would start any more."""
+    """Otherwise services of the host could not start any more."""
     one = INSTALL.format("nosuch='one'")
     told = run(
         f"{one}; ls /usr/sbin; touch /usr/sbin/again; {one}", apt="[ -e /usr/sbin/again ] || { kill -9 $PPID; exit; }"

@@ -1,4 +1,4 @@
-"""What a daemon of a test's own does to its containers when it ends and comes back."""
+"""Containers of a private daemon when it stops and restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = "trap 'echo got TERM; exit 9' TERM; i=0; while [ $i -lt 40 ]; do i=$((i
 @pytest.mark.parametrize("end", ["term", "kill"])
 @pytest.mark.parametrize("live_restore", [True, False])
 def test_a_container_meets_the_end_of_its_daemon(end, live_restore):
-    """With live-restore nothing happens to it; else the daemon ends it, after a crash when it starts again."""
+    """With live-restore it continues; otherwise the daemon stops it, after a crash at the restart."""
     with PrivateDocker(live_restore=live_restore) as private, contextlib.closing(private.client()) as client:
         first = client.networks.get("bridge").attrs["Created"]
         container = client.containers.run(images.busybox(client), ["sh", "-c", SCRIPT], detach=True, init=True)

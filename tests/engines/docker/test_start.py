@@ -1,4 +1,4 @@
-"""An engine of the tests' own, on a machine that has none: a namespace without the real one's socket and network."""
+"""Our engine on a machine without one, simulated by namespaces without the real socket and network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.engine("dockerd")
 
 EMPTY = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /run; mount -t tmpfs none /var/tmp; exec "$@"', "sh"]
-# The end of its first process ends all others.
+# If its first process ends, all others end.
 ALONE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 ENGINE = [sys.executable, "-m", "tests.engines.docker"]
 
@@ -53,7 +53,7 @@ def test_start_and_stop_by_hand(checkout):
 
 
 def test_start_after_a_daemon_that_was_killed(checkout):
-    """Its pid files are still there, and after a while other processes have its pids."""
+    """Its pid files remain, and other processes may get its pids."""
     script = """
         busybox ip link set lo up
         mkdir -p /run/launch-docker/exec/containerd
@@ -74,7 +74,7 @@ host = next(flag for flag in sys.argv if flag.startswith("--host=unix://"))
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(host.removeprefix("--host=unix://"))
 listener.listen()
-# Who asks has started the daemon, and waits until it answers.
+# The caller has started the daemon, and waits until it answers.
 listener.accept()
 os.kill(os.getppid(), signal.SIGINT)
 time.sleep(60)
@@ -82,7 +82,7 @@ time.sleep(60)
 
 
 def test_a_start_that_is_interrupted_leaves_no_daemon(checkout):
-    """It has a session of its own, so Ctrl-C does not reach it, and no pid file yet."""
+    """It is in a separate session, so Ctrl-C does not reach it, and has no pid file yet."""
     script = """
         mkdir /var/tmp/bin
         echo "$2" >/var/tmp/bin/dockerd
@@ -90,7 +90,7 @@ def test_a_start_that_is_interrupted_leaves_no_daemon(checkout):
         PATH=/var/tmp/bin:$PATH $0 -c "$1"
         test -s /var/tmp/pid && ! kill -0 $(cat /var/tmp/pid) && echo ENDED
     """
-    # Who runs in the background may be deaf to Ctrl-C, and so are the processes that it starts.
+    # Background processes and their children may ignore Ctrl-C.
     start = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -121,7 +121,7 @@ def test_a_session_starts_what_it_requires_and_stops_it(checkout, workers):
 
 @pytest.mark.engine("docker")
 def test_there_is_never_a_second_daemon(checkout, docker_engine):
-    """At its start it would delete the bridge of the first one."""
+    """A second daemon would delete the bridge of the first one."""
     if not docker_engine.host.startswith("unix:"):
         pytest.skip("the engine runs on another host")
 

@@ -1,4 +1,4 @@
-"""The Slurm cluster of the tests by hand: `python -m tests.engines.slurm status|start|stop`."""
+"""Command line for the Slurm cluster of the tests: `python -m tests.engines.slurm status|start|stop`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accounts of a Slurm cluster of ours: slurmdbd, and a MariaDB of its own."""
+"""Accounting of our Slurm cluster: slurmdbd with its own MariaDB."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def install_programs() -> None:
 
 
 def why_missing() -> str | None:
-    """Return why no accounts can be kept here; None: they can."""
+    """Return the reason why accounting cannot run here, or None."""
     missing = [name for name in _PROGRAMS if not shutil.which(name, path=PATH)]
     return f"{', '.join(missing)}: not installed; LAUNCH_REQUIRE_ENGINES=slurmdbd installs it" if missing else None
 
@@ -60,7 +60,7 @@ class Accounting:
 
     @property
     def conf(self) -> str:
-        """What slurm.conf has about it."""
+        """Return the lines for slurm.conf."""
         return (
             f"AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=127.0.0.1 "
             f"AccountingStoragePort={self.port} AccountingStoragePass={self._munge} AccountingStoreFlags=job_comment "
@@ -70,13 +70,13 @@ class Accounting:
     def start(self, env: Mapping[str, str]) -> None:
         """Make an empty database, and start both; then register the cluster."""
         self.dir.mkdir(parents=True)
-        # Servers that begin at the same time take each other's temporary tables away.
+        # Servers that start at the same time delete each other's temporary tables.
         self._start_database({**env, "TMPDIR": str(self.dir)})
         conf = self.dir / "slurmdbd.conf"
         values = {"munge": self._munge, "dir": self.dir, "port": self.port, "database_port": self.port - 1}
         conf.write_text(_CONF.format(**values))
         conf.chmod(0o600)
-        # Its configuration has a place beside slurm.conf, where nothing else is read from.
+        # Its configuration must be next to slurm.conf.
         shutil.copy(conf, self.dir.parent / "slurmdbd.conf")
         subprocess.run(["slurmdbd"], env=dict(env), check=True, timeout=60)
         wait(lambda: _listens(self.port), 30, f"slurmdbd listens; see {self.dir}")
@@ -102,7 +102,7 @@ class Accounting:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Let slurmdbd answer nothing as long as the context lasts."""
+        """Stop slurmdbd from answering inside the context."""
         pid = pid_in(self.dir / "slurmdbd.pid", "slurmdbd")
         if pid is None:
             raise EngineError("slurmdbd does not run")

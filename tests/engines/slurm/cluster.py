@@ -1,4 +1,4 @@
-"""One Slurm cluster of ours on this host: slurmctld, three virtual nodes, munge and an sshd, ended by their pids."""
+"""Our Slurm cluster on this host: slurmctld, three virtual nodes, munge and sshd, stopped by their pids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MinJobAge={min_job_age_s} KillWait=30 ReturnToService=2 SlurmdTimeout=6 Slurmctl
 HealthCheckProgram={dir}/resume HealthCheckInterval=5 HealthCheckNodeState=ANY
 """
 _RESUME = """#!/bin/sh
-# A node drains itself when a controller that has crashed uses the number of its job again. Here nobody else resumes it.
+# A node drains itself if a crashed controller reuses the number of its job. No administrator resumes it here.
 export PATH={path} SLURM_CONF={conf}
 sinfo -h -N -t drain,drng -o '%N|%E' | grep 'Duplicate jobid' | while IFS='|' read -r node why; do
     scontrol update nodename="$node" state=resume
@@ -54,7 +54,7 @@ def install_programs() -> None:
 
 
 def why_missing() -> str | None:
-    """Return why no cluster can be started here; None: one can."""
+    """Return the reason why a cluster cannot be started here, or None."""
     if os.name != "posix" or os.geteuid() != 0:
         return "only root can start a Slurm cluster"
     missing = [name for name in (*_PROGRAMS, *_SSHD) if not shutil.which(name, path=PATH)]
@@ -84,11 +84,11 @@ class Cluster:
 
     @property
     def home(self) -> Path:
-        """The home of whoever logs in; empty, for the files of a real one slow every command."""
+        """The home of the login user; empty, because files of a real home slow down every command."""
         return self.dir / "home"
 
     def run(self, *command: str, timeout_s: float = 60) -> str:
-        """Return what a command of Slurm writes."""
+        """Return the output of a Slurm command."""
         done = subprocess.run(command, env=self.env, text=True, capture_output=True, timeout=timeout_s, check=False)
         if done.returncode:
             raise EngineError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -100,9 +100,9 @@ class Cluster:
         return file.read_text().splitlines() if file.exists() else []
 
     def answers(self) -> bool:
-        """Tell whether all nodes are ready."""
+        """Return whether all nodes are ready."""
         if not self.conf.exists() or pid_in(self.dir / "slurmctld.pid", "slurmctld") is None:
-            return False  # without its configuration each command of Slurm tries for a minute
+            return False  # without configuration each Slurm command retries for a minute
         try:
             idle = self.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D", timeout_s=10).split()
         except (EngineError, subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ class Cluster:
         return sum(map(int, idle)) == len(NODES) and self.sshd.runs()
 
     def start(self, timeout_s: float = 60) -> None:
-        """Start all of it, and wait until the nodes are ready."""
+        """Start the cluster, and wait until the nodes are ready."""
         self.stop()
         self.remove()
         for name in ("munge", "state", "log", "home", *(f"spool/{node}" for node in NODES)):
@@ -132,7 +132,7 @@ class Cluster:
         self.run("slurmctld", *flags)
 
     def kill_controller(self) -> None:
-        """Let slurmctld die as in a crash; the state that it has not saved is lost."""
+        """Kill slurmctld, as in a crash; its unsaved state is lost."""
         if (pid := pid_in(self.dir / "slurmctld.pid", "slurmctld")) is not None:
             helpers = [child for child in children_of(pid) if name_of(child) == "slurmscriptd"]
             for one in (pid, *helpers):
@@ -144,7 +144,7 @@ class Cluster:
         self.run("slurmd", "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """Let slurmd and all that it runs die, as in a power loss."""
+        """Kill slurmd and all its processes, as in a power loss."""
         pid = pid_in(self.dir / f"slurmd-{node}.pid", "slurmd")
         steps = self.steps(node)
         for one in (*([pid] if pid else []), *steps):
@@ -152,7 +152,7 @@ class Cluster:
                 os.kill(one, signal.SIGKILL)
 
     def kill_daemon(self, node: str) -> None:
-        """Let slurmd die alone: for Slurm the node is lost, and all that it runs lives."""
+        """Kill only slurmd: Slurm loses the node, but its processes continue."""
         if (pid := pid_in(self.dir / f"slurmd-{node}.pid", "slurmd")) is not None:
             os.kill(pid, signal.SIGKILL)
 
@@ -162,11 +162,11 @@ class Cluster:
         own = self._processes()
         found = [pid for pid, environ in own.items() if mark in environ]
         sessions = set(map(_session, found))
-        # The first of each session is Slurm's: it has no such variable.
+        # The first process of each session belongs to Slurm and lacks the variable.
         return found + [pid for pid in own if name_of(pid) == "slurmstepd" and _session(pid) in sessions]
 
     def _processes(self) -> dict[int, bytes]:
-        """Return pid to environment of what jobs of this cluster consist of."""
+        """Return pid to environment of the processes of jobs of this cluster."""
         mark, found = f"SLURM_CONF={self.conf}\0".encode(), {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ class Cluster:
         return found
 
     def stop(self) -> None:
-        """End all daemons, and the jobs that they run."""
+        """Stop all daemons and their jobs."""
         if self.conf.exists() and pid_in(self.dir / "slurmctld.pid", "slurmctld") is not None:
             with contextlib.suppress(EngineError, subprocess.TimeoutExpired):
                 self.run("scancel", "--full", "--signal=KILL", "--user=root", timeout_s=10)
@@ -186,7 +186,7 @@ class Cluster:
                     time.sleep(0.1)
         for name, program in [*((f"slurmd-{node}", "slurmd") for node in NODES), ("slurmctld", "slurmctld")]:
             self._end(name, program)
-        # What a controller could not end, since it was killed: the scripts of jobs, and what they started.
+        # Processes of jobs that a killed controller could not stop.
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ class Cluster:
         resume = self.dir / "resume"
         resume.write_text(_RESUME.format(path=PATH, conf=self.conf))
         resume.chmod(0o755)
-        # Devices that every host has: nobody opens them.
+        # Devices that every host has; no test opens them.
         gpus = (f"Type=fake File=/dev/tty[10-{9 + self.fake_gpus}]", f"Type=large File=/dev/tty{10 + self.fake_gpus}")
         (self.dir / "gres.conf").write_text("".join(f"NodeName=n[1-3] Name=gpu {gpu}\n" for gpu in gpus))
         # Slurm calls it with a subject and a user.

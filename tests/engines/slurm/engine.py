@@ -1,6 +1,6 @@
-"""The Slurm cluster of the tests: one of our own, which all sessions share; the last that leaves stops it.
+"""Our Slurm cluster for the tests: all sessions share it, and the last one stops it.
 
-Its files are below `/var/tmp/launch-slurm`, its ports from 26817 on. It runs beside a Slurm of the host.
+Its files are below `/var/tmp/launch-slurm`, its ports from 26817 on. It can run next to a Slurm of the host.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _KEEP = "started-by-a-person"
 
 
 class Use:
-    """A use of our cluster: it stays while somebody uses it."""
+    """A use of our cluster, which stays up while it has users."""
 
     def __init__(self) -> None:
         self._users: IO[str] | None = None
 
     def begin(self, *, start: bool, keep: bool = False) -> str:
-        """Return the directory of the cluster. `start` installs and starts it; `keep` lets it outlive all users."""
+        """Return the directory of the cluster. `start` installs and starts it; `keep` keeps it up without users."""
         if start:
             install_programs()
         if reason := why_missing():
@@ -45,7 +45,7 @@ class Use:
         return str(OURS.dir)
 
     def end(self) -> None:
-        """Stop the cluster if nobody else uses it."""
+        """Stop the cluster if it has no other users."""
         if self._users is None:
             return
         with _alone(), self._users as users:
@@ -81,7 +81,7 @@ def _end_left() -> None:
 
 @contextlib.contextmanager
 def _used(base: Path) -> Iterator[None]:
-    """Hold the mark of a live test; it ends with the process.
+    """Keep the lock of a running test; it ends with the process.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -92,7 +92,7 @@ def _used(base: Path) -> Iterator[None]:
 
 
 def stop() -> bool:
-    """Stop our cluster and remove all it has; return whether there was one."""
+    """Stop our cluster and remove its files; return whether there was one."""
     ran = OURS.conf.exists()
     OURS.stop()
     OURS.remove()

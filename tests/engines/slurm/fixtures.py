@@ -23,7 +23,7 @@ def slurm_cluster() -> Cluster:
 
 
 class SlurmCommands:
-    """A directory with the commands of Slurm, each of which leaves a line before it runs, and waits if told so."""
+    """A directory with wrappers of the Slurm commands, which record each call and can delay it."""
 
     NAMES = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
 
@@ -55,17 +55,17 @@ class SlurmCommands:
             file.chmod(0o755)
 
     def calls(self, name: str | None = None) -> int:
-        """Return how often a command was run, or all of them."""
+        """Return how often one or all commands were run."""
         lines = self._log.read_text().split() if self._log.exists() else []
         return len(lines) if name is None else lines.count(name)
 
     def hanging(self) -> AbstractContextManager[None]:
-        """Let each command hang as long as the context lasts."""
+        """Make each command hang inside the context."""
         return _existing(self._hang)
 
     @contextlib.contextmanager
     def killed(self, name: str) -> Iterator[None]:
-        """Let a command, or the end of one (`after-sbatch`), kill what has called it: the whole process group."""
+        """Make a command, or its end (`after-sbatch`), kill the process group of its caller."""
         file = self._kill.with_name(f"{self._kill.name}-{name}")
         file.touch()
         yield
@@ -73,7 +73,7 @@ class SlurmCommands:
 
     @contextlib.contextmanager
     def slow_files(self, seconds: float) -> Iterator[None]:
-        """Let each command that reads what files there are take so long."""
+        """Delay each command that lists files."""
         self._slow.write_text(str(seconds))
         try:
             yield
@@ -81,7 +81,7 @@ class SlurmCommands:
             self._slow.unlink()
 
     def hanging_logs(self) -> AbstractContextManager[None]:
-        """Let each reading of a log hang as long as the context lasts."""
+        """Make each log read hang inside the context."""
         return _existing(self._hang_logs)
 
 

@@ -1,4 +1,4 @@
-"""Processes of the cluster, by the files of their pids."""
+"""Processes of the cluster, by their pid files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def name_of(pid: int) -> str:
 
 def is_gone(pid: int) -> bool:
     try:
-        # After the name, which may hold anything: the state. Whoever reaps may be late.
+        # The state follows the name, which may contain anything. A zombie may be reaped late.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
@@ -46,5 +46,5 @@ def wait(condition: Callable[[], object], timeout_s: float, what: str) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise EngineError(f"waited {timeout_s:g} s in vain: {what}")
+            raise EngineError(f"timed out after {timeout_s:g} s: {what}")
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""An ssh server of ours on this host, with keys of its own."""
+"""Our SSH server on this host, with its own keys."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PermitRootLogin yes
 AllowTcpForwarding yes
 SetEnv {env}
 """
-# Tests log in side by side, and beyond that sshd drops by chance who comes.
+# Tests log in in parallel; above this limit sshd drops random connections.
 _DEFAULTS = {"MaxStartups": "200", "PasswordAuthentication": "no"}
 
 
 class Sshd:
-    """One server; its files are below `dir`, also the key that it lets in. Its pid is beside them."""
+    """One server; its files are below `dir`, including the accepted key and its pid file."""
 
     def __init__(self, dir_: Path, port: int, env: Mapping[str, str], **settings: str) -> None:
         self.dir = dir_
@@ -45,7 +45,7 @@ class Sshd:
 
     @property
     def host_key(self) -> str:
-        """The line by which clients know it: type and key."""
+        """The line for known hosts: type and key."""
         return " ".join((self.dir / "host_key.pub").read_text().split()[:2])
 
     @property
@@ -56,7 +56,7 @@ class Sshd:
         return pid_in(self._pid_file, "sshd") is not None
 
     def start(self, passphrase: str = "") -> None:
-        """Make the keys, that of the user with a passphrase, and start it."""
+        """Make the keys (that of the user has a passphrase), and start the server."""
         self.dir.mkdir(parents=True, exist_ok=True)
         for name, secret in (("host_key", ""), ("user_key", passphrase)):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", secret, "-f", str(self.dir / name))
@@ -65,7 +65,7 @@ class Sshd:
         more = "\n".join(f"{name} {value}" for name, value in self._settings.items())
         config.write_text(_CONFIG.format(dir=self.dir, pid_file=self._pid_file, port=self.port, env=env, more=more))
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        # Both by absolute paths: it starts itself anew for each session, from the root directory.
+        # Absolute paths, because sshd restarts itself for each session in the root directory.
         sshd = shutil.which("sshd", path=PATH) or "sshd"
         _run(sshd, "-f", str(config), "-E", str(self.dir / "sshd.log"))
         wait(self.runs, 10, f"sshd below {self.dir} runs")

@@ -1,1 +1,1 @@
-"""A package of plug-ins as somebody wrote it for TorchX: the tests change `torchx` in its imports, and nothing else."""
+"""A package of TorchX plug-ins, in which only the `torchx` of its imports is changed."""

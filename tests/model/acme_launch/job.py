@@ -1,4 +1,4 @@
-"""What a job does: it notes what it has found."""
+"""A job that records its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs replicas as child processes of this process; as small as a scheduler can be."""
+"""Runs replicas as child processes of this process; a minimal scheduler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchx.specs.api import AppDef, AppState, CfgVal, ReplicaStatus, RoleStatus
 
 @dataclass
 class AcmeRequest:
-    """What is started: role -> command and variables of each replica."""
+    """The request: role -> command and variables of each replica."""
 
     app_id: str
     roles: dict[str, list[tuple[list[str], dict[str, str]]]]
