@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 class RunResult:
-    """How a run of a pipeline ended."""
+    """The outcome of a run of a pipeline."""
 
     def __init__(self, run: Any, dag: Any) -> None:
         self.run = run
@@ -27,7 +27,7 @@ class RunResult:
             self.states[name] = None if ti.state is None else str(ti.state)
 
     def where(self, state: str) -> set[str]:
-        """The tasks in a state, without the ones that the pipeline adds."""
+        """Return the tasks in a state, without those added by the pipeline."""
         ours = ("__ok", "__failed", "__join", "__case", "fan_out", "fan_in", ".join")
         return {
             name for name, found in self.states.items() if found == state and not name.partition("[")[0].endswith(ours)
@@ -47,7 +47,7 @@ class RunResult:
         return json.loads(value) if isinstance(value, str) else value
 
     def parameters(self, task_id: str, map_index: int = -1) -> dict[str, Any]:
-        """What the tasks after this one see."""
+        """Return the parameters that later tasks see."""
         return (self.xcom(task_id, map_index=map_index) or {}).get("values", {})
 
     def returned(self, task_id: str, map_index: int = -1) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_python_and_a_file_give_the_same_model(write, tmp_path):
     with pytest.raises(PipelineError) as of_file:
         load(path)
 
-    # The same mistake is found in both: nobody comes to `z`.
+    # The same error is found in both: `z` is unreachable.
     assert [(p.step, p.text) for p in of_file.value.problems] == [(p.step, p.text) for p in pipeline.validate()]
 
 

@@ -1,4 +1,4 @@
-"""What a large file costs: the time of a parse, and tasks that the file does not name."""
+"""Costs of a large file: parse time and additional tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_hand(count: int):
 
 
 def seconds(make) -> float:
-    """The CPU time of the fastest of a few calls: others use the machine too."""
+    """Return the CPU time of the fastest of a few calls, because others use the machine."""
     found = []
     for _ in range(3):
         began = time.process_time()
@@ -56,7 +56,7 @@ def test_500_steps_are_500_tasks_and_an_end(large):
     dag = dag_from_file(large)
 
     assert [task.task_id for task in dag.tasks] == [*(f"s{at}" for at in range(500)), "success"]
-    # Values come from the step before, and not from all of them.
+    # Values come from the previous step only.
     assert [len(task.sources) for task in dag.tasks[:3]] == [0, 1, 1]
     assert len(dag.get_task("s499").sources) == 1
 
@@ -68,7 +68,7 @@ def test_a_file_of_500_steps_is_parsed_about_as_fast_as_python(large):
 
     file = seconds(lambda: dag_from_file(large))
 
-    # Seconds would show how busy the machine is; what grows faster than the file is far beyond this.
+    # A ratio, because seconds depend on the load; superlinear growth is far above this limit.
     assert file <= 5 * python, f"{file:.2f} s from the file, {python:.2f} s in Python"
 
 

@@ -1,4 +1,4 @@
-"""A folder of files, limits of a run, and what a connection adds."""
+"""Folders of files, limits of a run, and additions of a connection."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_pipeline_limits_the_tasks_of_a_run(write, config, tasks):
     dag = dag_from_file(write(MAP.format(config=config, more="")))
 
     assert dag.max_active_tasks == tasks
-    # Deferred elements count here only.
+    # Deferred elements count only here.
     assert dag.get_task("m.each.a").max_active_tis_per_dagrun == (None if tasks == 16 else tasks)
 
 

@@ -1,4 +1,4 @@
-"""What the public examples of magnus and runnable show, in our words, beside those in the other modules."""
+"""Pipelines like the public examples of magnus and runnable, in addition to those in other modules."""
 
 from __future__ import annotations
 

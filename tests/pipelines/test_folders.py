@@ -24,7 +24,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as 
 
 
 def as_nobody(folder: Path, base: Path) -> list[str]:
-    """Return what another user of this host could do."""
+    """Return the accesses that another user of this host has."""
     command = ["sh", "-c", REACH, "sh", str(folder), str(base)]
     ran = subprocess.run(
         command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, check=True
@@ -34,7 +34,7 @@ def as_nobody(folder: Path, base: Path) -> list[str]:
 
 @pytest.fixture
 def shared(tmp_path_factory) -> Path:
-    """A folder that all users can reach and write, as `/tmp` is."""
+    """A folder that all users can enter and write, like `/tmp`."""
     base = tmp_path_factory.mktemp("shared")
     for parent in (base, *base.parents):
         if parent.owner() == "root" and str(parent) not in {"/", "/tmp"}:
@@ -57,7 +57,7 @@ exec 2>/dev/null
 
 @needs_root
 def test_another_user_of_the_host_reaches_no_folder_of_a_task(shared):
-    """The folder itself is open to all, because the program may be any user in its container."""
+    """The folder itself is open to all, because the program may run as any user in its container."""
     folder = private_folder(shared, is_volume=False) / "task"
     folder.mkdir()
     folder.chmod(0o777)
@@ -68,7 +68,7 @@ def test_another_user_of_the_host_reaches_no_folder_of_a_task(shared):
 
 @needs_root
 def test_another_user_cannot_list_a_volume_and_containers_pass_it(shared):
-    """A container sees a volume with its parents, so its user must pass; the names below cannot be guessed."""
+    """Users of containers must be able to enter the parents of a volume; the names below cannot be guessed."""
     folder = private_folder(shared, is_volume=True) / "task-0123456789"
     folder.mkdir()
     folder.chmod(0o777)
@@ -196,7 +196,7 @@ def test_a_folder_below_what_others_may_write_is_refused(task):
 
 
 def test_a_link_that_is_swapped_all_the_time_never_leads_outside(task):
-    """A program that still runs replaces a file between the check and the copy."""
+    """A running program replaces a file between the check and the copy."""
     stop = threading.Event()
     (task / "sub").mkdir()
     (task / "sub" / "secret").write_text("own")

@@ -1,4 +1,4 @@
-"""What programs hand back, whatever they wrote; without Airflow."""
+"""Results of programs, valid and invalid; without Airflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEEP = "[" * 900 + "]" * 900
     ],
 )  # fmt: skip
 def test_a_variable_is_json_or_text(text: str, expected: object) -> None:
-    """A document that is too deep ended the task by an error of the parser, or passed all gates."""
+    """A deeply nested document failed in the parser, or passed all checks."""
     assert as_value(text) == expected
     assert returned_values({"$env": {"x": text}}, ["x"], given={}, step="s") == {"x": expected}
 
@@ -45,7 +45,7 @@ def node(script: str, folder: Path, lines: list[str]) -> Node:
 
 
 def executed(script: str, folder: Path, lines: list[str]) -> object:
-    """Run it in a thread: one that waits for ever would stop all tests."""
+    """Run it in a thread, because a hang would block all tests."""
     found: list[object] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which setting wins: the pipeline's, the step's, or a placeholder's."""
+"""Precedence of settings of the pipeline, the step and placeholders."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ PAGE = "{k1: v1, k3: v3, placeholders: {k2: v2}}"
         # The example of the published page.
         (PAGE, "{k1: value_specific_to_node, k2: }", {"k1": "value_specific_to_node", "k2": "v2", "k3": "v3"}),
         (PAGE, "{k2: , k1: value_specific_to_node}", {"k1": "value_specific_to_node", "k2": "v2", "k3": "v3"}),
-        # A placeholder that is a mapping stays beneath what the step says, in whatever order.
+        # Keys of the step override those of a mapping placeholder, in any order.
         ("{k3: v3, placeholders: {p: {k1: other, k2: v2}}}", "{p: , k1: mine}", {"k1": "mine", "k2": "v2", "k3": "v3"}),
         ("{k3: v3, placeholders: {p: {k1: other, k2: v2}}}", "{k1: mine, p: }", {"k1": "mine", "k2": "v2", "k3": "v3"}),
-        # Values that count as false are values.
+        # Falsy values are values.
         (
             "{a: 1, b: x, c: true, placeholders: {a: 5, b: 6, c: 7}}",
             "{a: 0, b: '', c: false}",
@@ -130,7 +130,7 @@ def left(kind: str = "local") -> str:
 
 
 def test_the_connection_has_the_value_of_a_placeholder_that_the_file_leaves_empty(run_pipeline, monkeypatch):
-    """A DAG is made without reading its connections: nothing is defined when the file is read."""
+    """Connections are not read while a DAG is parsed, so none is defined here."""
     extra = {"grace_s": 3, "placeholders": {"env": {"env": {"A": "1", "B": "2"}}, "big": {"cpu": 4, "grace_s": 7}}}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_local", "extra": extra}))
 
@@ -161,7 +161,10 @@ def test_a_placeholder_of_the_file_wins_over_one_of_the_connection(write):
         ),
         ({}, "there are none; add it to 'placeholders' in the connection's extra, or give it a value here"),
         ({"big": {"cpu": "many"}}, "setting 'cpu' must be a whole number of at least 1, not 'many'"),
-        ({"big": {"conn_id": "x"}}, "placeholder 'big' of connection 'place' sets conn_id, which a connection cannot set"),
+        (
+            {"big": {"conn_id": "x"}},
+            "placeholder 'big' of connection 'place' sets conn_id, which a connection cannot set",
+        ),
         ({"big": {"grace": 1}}, "'grace' is not a setting of executor 'local'; did you mean 'grace_s'?"),
         ({"big": 5}, "'overrides' names 'big', but executor 'local' has no such placeholder"),
     ],

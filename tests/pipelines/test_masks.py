@@ -85,7 +85,7 @@ def test_rendered_fields_of_a_step_show_no_secret(write, executor: str) -> None:
 
 @pytest.mark.usefixtures("silent")
 def test_lines_of_a_plug_in_show_no_secret(write) -> None:
-    """The task writes them itself, and nothing else has registered what the app holds."""
+    """The task writes the lines itself, so it must register the secrets of the app."""
     from airflow.sdk.log import redact
 
     task = dag_from_file(write(FILE.replace("EXECUTOR", "silent")), "masks_lines").get_task("one")

@@ -1,4 +1,4 @@
-"""The same pipeline on several executors: local processes, containers, pods, and none at all."""
+"""The same pipeline on several executors: local processes, containers, pods and mocked."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_containers(docker_engine, run_pipeline, monkeypatch, tmp_path):
 
 @pytest.mark.engine("docker")
 def test_functions_and_files_in_containers(docker_engine, run_pipeline, monkeypatch):
-    """No package of ours is in the image; a program that is another user may write into its folder."""
+    """The image lacks this package; a program of another user may write into its folder."""
     extra = {"host": docker_engine.host, "pull": "never"}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
 
@@ -242,7 +242,7 @@ def test_one_dag_on_three_schedulers(
     assert ran.state == "success", ran.states
     (pod,) = ran.xcom("pods.0.pod", "attempt")["catalog"][1:]
     assert (pod["name"], pod["stage"]) == ("sub/g.txt", "put")
-    # Nothing stays on the volume but the folder of this user, where no other user can make one.
+    # Only the folder of this user stays on the volume.
     assert [*folder.rglob("*")] == [folder / f"launch-{os.getuid()}"]
 
 
@@ -297,7 +297,7 @@ def check_each_kind(ran) -> None:
 
 @pytest.mark.engine("slurm")
 def test_slurm_jobs(slurm_cluster, slurm_root, run_pipeline, monkeypatch):
-    """The data folder is one that workers and nodes share."""
+    """Workers and nodes share the data folder."""
     extra = {"root": str(slurm_root), "slurm_conf": str(slurm_cluster.conf)}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_slurm", "extra": extra}))
 

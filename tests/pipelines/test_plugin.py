@@ -28,7 +28,7 @@ class RecordingExecutor(BaseExecutor):
     def trigger_job(self, node, map_variable=None, **kwargs):
         CALLS.append((node.internal_name, self.config.queue, self.config.priority, dict(map_variable or {})))
         if node.name == "foreign":
-            # As on another system: only what the node says is used.
+            # As on another system: use only the fields of the node.
             done = subprocess.run(node.command_line, env={"PATH": "/usr/bin:/bin", **node.environment}, check=False)
             assert done.returncode == 0
             return {"seen": node.environment["LAUNCH_PARAM_x"]}

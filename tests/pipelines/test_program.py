@@ -1,4 +1,4 @@
-"""The program that is sent into apps, and what earlier steps may have left for it."""
+"""The program that runs in apps, and files of earlier steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def result(data: Path) -> object:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """The code of the pipeline, and the files of its steps."""
+    """The code folder of the pipeline, and the files of its steps."""
     code, data = tmp_path / "code", tmp_path / "data"
     code.mkdir()
     data.mkdir()
@@ -60,7 +60,7 @@ def test_a_module_that_an_earlier_step_left_is_not_run(folders: tuple[Path, Path
 
 
 def test_an_optional_module_is_not_taken_from_the_files_of_steps(folders: tuple[Path, Path]) -> None:
-    """One that is not installed anywhere would be found there."""
+    """A module that is not installed would be found there."""
     code, data = folders
     (code / "own.py").write_text(
         "def step():\n    try:\n        import not_installed_here\n    except ImportError:\n        return {'who': 'author'}\n"

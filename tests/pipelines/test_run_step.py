@@ -1,4 +1,4 @@
-"""One step at the desk of its author, without Airflow."""
+"""One step without Airflow."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_problems_of_a_file_are_shown(write):
 
 
 def test_airflow_tests_a_task(write, database, tmp_path):
-    """`airflow tasks test` runs a step as it would run in the DAG."""
+    """`airflow tasks test` runs a step as in the DAG."""
     write(FILE, "desk.yaml")
     text = (
         "# airflow dag\nfrom airflow_provider_launch.pipelines import dag_from_file\ndag = dag_from_file('desk.yaml')\n"

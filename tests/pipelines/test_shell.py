@@ -1,4 +1,4 @@
-"""Shell commands hand back what they export, whatever they look like."""
+"""Shell commands of any form return exported variables."""
 
 from __future__ import annotations
 
@@ -88,6 +88,6 @@ def test_a_declared_value_that_is_missing_is_an_error():
 
 
 def test_a_variable_with_json_hands_on_no_key_that_airflow_reserves() -> None:
-    """The text of a variable is JSON of its own, which no reader of the result has checked."""
+    """The text of a variable may be JSON, which was not checked with the result."""
     with pytest.raises(InvalidAppError, match="'__type' in x"):
         returned_values({"$env": {"LAUNCH_PARAM_x": '{"__type": "y"}'}}, None, given={}, step="s")

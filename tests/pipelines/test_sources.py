@@ -1,4 +1,4 @@
-"""Files and addresses that the app of a step names are opened by the worker: not those of earlier steps."""
+"""The worker opens files and URLs that the app of a step names, but not those named by earlier steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GIVEN = "app: {name: a, roles: [{name: r, image: i, entrypoint: x, metadata: {do
 
 @pytest.fixture
 def opened(write, tmp_path, monkeypatch):
-    """Return what a step would read as its overlay, given what an earlier one handed back."""
+    """Return the overlay that a step would read, given the values of an earlier step."""
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": {}}))
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "secret.yaml").write_text("Container: {x: 1}\n")

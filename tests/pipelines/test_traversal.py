@@ -1,4 +1,4 @@
-"""How files of steps run: which steps, in which order, and how the run ends."""
+"""Execution of pipelines: steps, order, and outcome of the run."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_steps_run_as_the_file_shows(run_pipeline, name):
     if steps is not None:
         theirs = {task: found for task, found in ran.states.items() if is_step(task)}
         if name.startswith("a step that never") or "never began" in name or "without a branch" in name:
-            # A gate stands between, and fails in their place.
+            # A gate in between fails instead.
             theirs = {task: "upstream_failed" if found == "skipped" else found for task, found in theirs.items()}
         assert theirs == steps
     else:

@@ -1,4 +1,4 @@
-"""A wrong file: every problem at once, each with its line, its step and a cure."""
+"""Invalid files: all problems are reported, each with its line, its step and a fix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ CASES = {
         {4: "'bash' is not a valid command_type"},
     ),
     "shell as python": ("a: {type: task, command: echo hi, next: success}", {4: "add 'command_type: shell'"}),
-    "attempts": ("a: {type: task, command: m.f, max_attempts: 0, next: success}", {4: "whole number of at least 1, not 0"}),
+    "attempts": (
+        "a: {type: task, command: m.f, max_attempts: 0, next: success}",
+        {4: "whole number of at least 1, not 0"},
+    ),
     "both spellings": (
         "a: {type: task, command: m.f, max_attempts: 2, retry: 2, next: success}",
         {4: "means the same as 'max_attempts'"},
@@ -146,7 +149,9 @@ CASES = {
       iterate_as: x
       next: success
       branch: {start_at: a, steps: {a: {type: stub, next: success}}}""",
-        {5: "'iterate_on' names 'chunk', which is neither a parameter nor returned by an earlier step; did you mean 'chunks'?"},
+        {
+            5: "'iterate_on' names 'chunk', which is neither a parameter nor returned by an earlier step; did you mean 'chunks'?"
+        },
     ),
     "reducer": (
         """a: {type: map, iterate_on: [1], iterate_as: x, reducer: 'lambda x: max(x)', next: success,

@@ -1,4 +1,4 @@
-"""Parameters, files and records of tasks, as they go from step to step."""
+"""Parameters, files and records passed from step to step."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_map_over_what_a_function_returns(write, run_pipeline):
 
 
 def test_elements_may_be_equal_or_odd(write, run_pipeline):
-    """An element is known by its place in the list, and not by its text."""
+    """An element is identified by its index, not by its text."""
     write("def same(x):\n    return x\n", "functions.py")
     items = ["a", "a", "x.y", "a b%c", "", 0, 1.5, True, {"k": [1]}]
 
@@ -427,7 +427,7 @@ HOSTILE = {
 
 
 def test_what_a_step_was_not_asked_for_is_no_variable_of_the_next(write, run_pipeline, tmp_path):
-    """A program runs code in the next step, which has other rights, by a variable on which that one's programs act."""
+    """Otherwise a program could run code in the next step, which has other permissions, by a variable."""
     write("#!/bin/bash\necho report\n", "report.sh").chmod(0o755)
     made = tmp_path / "made"
     document = json.dumps({name: str(value).format(made=made) for name, value in HOSTILE.items()})
@@ -459,7 +459,7 @@ def test_what_a_step_was_not_asked_for_is_no_variable_of_the_next(write, run_pip
 
 
 def test_declared_names_are_variables_unless_a_shell_acts_on_them(run_pipeline, tmp_path, capfd):
-    """Whoever declares NODE_OPTIONS means it; BASH_ENV is in no program's interest."""
+    """Declaring NODE_OPTIONS is intended; BASH_ENV is never a variable."""
     ran = run_pipeline(
         f"""
         parameters: {{ENV: prod, from_file: 1}}

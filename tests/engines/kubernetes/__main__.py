@@ -1,4 +1,4 @@
-"""The Kubernetes cluster of the tests by hand: `python -m tests.engines.kubernetes start|stop|status`, and more."""
+"""Command line for the test cluster: `python -m tests.engines.kubernetes start|stop|status`, and more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> None:
         from tests.engines.kubernetes import images
 
         if kubeconfig != engine.ours().kubeconfig:
-            raise EngineError("only our own cluster can be given images here; see CONTRIBUTING.md")
+            raise EngineError("images can only be loaded into our own cluster; see CONTRIBUTING.md")
         print(images.busybox(engine.ours()), images.python(engine.ours()), sep="\n")
     if command == "queue":
         from tests.engines.kubernetes import queues

@@ -1,4 +1,4 @@
-"""The few questions that the engine itself asks an API server; tests use the official client."""
+"""A minimal client of the API server for the engine; tests use the official client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Api:
     token: str
 
     def request(self, method: str, path: str, body: object = None, timeout_s: float = 10.0) -> Any:
-        """Return the answer as JSON; one that is none as text. Raise OSError for a refusal, too."""
+        """Return the answer as JSON, or as text if it is not JSON. A refusal raises OSError, too."""
         data = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         context = ssl.create_default_context(cafile=str(self.certificate))
-        # Never through a proxy of the machine: the server is on this host.
+        # Without a proxy of the machine, because the server is on this host.
         handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
             text = answer.read().decode()
@@ -36,7 +36,7 @@ class Api:
             return text
 
     def why_not_ready(self) -> str | None:
-        """Return why the server cannot serve yet, or None."""
+        """Return the reason why the server is not ready, or None."""
         try:
             self.request("GET", "/readyz", timeout_s=5)
         except OSError as error:
@@ -44,7 +44,7 @@ class Api:
         return None
 
     def why_no_node(self) -> str | None:
-        """Return why no pod could run yet, or None."""
+        """Return the reason why pods cannot run yet, or None."""
         try:
             nodes = self.request("GET", "/api/v1/nodes")["items"]
             self.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")

@@ -26,12 +26,12 @@ from tests.engines.kubernetes.process import Program, alive, until
 ADDRESS = "10.99.0.1"
 PODS = "10.98.0.0/20"
 SERVICES = "10.97.0.0/16"
-# Not the usual ones, which another cluster may have.
+# Unusual addresses and ports, because another cluster may use the usual ones.
 API_PORT, ETCD_PORT, ETCD_PEER_PORT = 16443, 12379, 12380
 
 
 class ApiServer(Program):
-    """An API server of the cluster; several may serve one etcd."""
+    """An API server of the cluster; several may use one etcd."""
 
     def __init__(self, cluster: Cluster, folder: Path, port: int) -> None:
         self.certificate = folder / "tls/apiserver.crt"
@@ -46,7 +46,7 @@ class ApiServer(Program):
             f"--secure-port={port}",
             f"--advertise-address={ADDRESS}",
             f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
-            # Makes its own certificate there.
+            # The server creates its own certificate there.
             f"--cert-dir={folder / 'tls'}",
             f"--token-auth-file={cluster.data / 'tokens.csv'}",
             "--authorization-mode=RBAC",
@@ -56,9 +56,9 @@ class ApiServer(Program):
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--kubelet-preferred-address-types=InternalIP",
-            # The service `kubernetes` is of no use here, and a second server would fight for it.
+            # The service `kubernetes` is not needed here, and two servers would compete for it.
             "--endpoint-reconciler-type=none",
-            # Tests create and delete more than people.
+            # Tests create and delete more objects than people.
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",
         ]
@@ -66,7 +66,7 @@ class ApiServer(Program):
 
     @property
     def token(self) -> str:
-        """The token of a user who may do all."""
+        """The token of an administrator."""
         return (self._cluster.data / "tokens.csv").read_text().split(",")[0]
 
     @property
@@ -89,13 +89,13 @@ class ApiServer(Program):
 
 
 class Cluster:
-    """The cluster of a name, which runs or may be started; needs root."""
+    """A cluster with a name, running or not; needs root."""
 
     def __init__(self, name: str, programs: Mapping[str, Path]) -> None:
         self.name = name
         self.programs = dict(programs)
         self.data = Path("/var/tmp", name)
-        # Short: the path of a Unix socket may have 107 bytes, and containerd's lie below it.
+        # Short, because paths of Unix sockets, such as containerd's, are limited to 107 bytes.
         self.run = Path("/run", name)
         self.socket = self.run / "containerd.sock"
         self.host = Host(self.run / "host.json", name, "launch-k8s0", ADDRESS)
@@ -109,7 +109,7 @@ class Cluster:
             f"--listen-peer-urls=http://127.0.0.1:{ETCD_PEER_PORT}",
             f"--initial-advertise-peer-urls=http://127.0.0.1:{ETCD_PEER_PORT}",
             f"--initial-cluster=default=http://127.0.0.1:{ETCD_PEER_PORT}",
-            # Nothing here has to survive the machine.
+            # No data must survive a crash of the machine.
             "--unsafe-no-fsync",
             "--log-level=warn",
         )
@@ -138,12 +138,12 @@ class Cluster:
             "--hostname-override=launch-node",
         )
         self.coredns = self._program("coredns", "-conf", self.data / "Corefile")
-        # Started where a test wants queues, see `kueue.py`.
+        # Started if a test needs queues, see `kueue.py`.
         self.kueue = Program(self.run, self.data, ["kueue"])
 
     @property
     def running(self) -> list[Program]:
-        """The programs that live, the last one to be ended first."""
+        """The running programs, in the order in which to stop them."""
         order = [
             *(self.kueue, self.coredns, self.kubelet, self.scheduler, self.controller_manager),
             *(self.api_server, self.containerd, self.etcd),
@@ -151,7 +151,7 @@ class Cluster:
         return [one for one in order if one.pid is not None]
 
     def start(self) -> None:
-        """Start all programs, and wait until a pod can run and find others by name."""
+        """Start all programs, and wait until pods can run and use DNS."""
         self.stop()
         try:
             self._write_files()
@@ -168,7 +168,7 @@ class Cluster:
             self.kubelet.wait_for(self.api_server.api.why_no_node)
             self.coredns.wait_for(_why_no_dns)
         except BaseException:
-            # What they said is the reason; a later start may overwrite it.
+            # Keep their logs, which show the reason; a later start may overwrite them.
             kept = Path(f"{self.data}-failed")
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self.data, kept, ignore=_no_logs)
@@ -176,9 +176,9 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """End all programs and pods, put the host's settings back, and remove all data."""
+        """Stop all programs and pods, restore the settings of the host, and remove all data."""
         if self.kubelet.pid is not None:
-            self.kubelet.stop()  # before it can start anew what ends now
+            self.kubelet.stop()  # before it can restart the pods
         for program in self.running:
             if program is not self.containerd:
                 program.stop()
@@ -193,7 +193,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def another_api_server(self) -> Iterator[ApiServer]:
-        """Start an API server beside the first one, for a test that ends it: nobody else talks to it.
+        """Start a second API server for a test that stops it; only this test uses it.
 
         It has the same data, users and rights, as in a control plane with several servers.
         """
@@ -233,12 +233,12 @@ class Cluster:
             (self.data / name).chmod(0o600)
 
     def _load_pause(self) -> None:
-        from tests.engines.kubernetes import images  # a session without a cluster of ours has no use for it
+        from tests.engines.kubernetes import images  # only needed with our own cluster
 
         images.load(self, images.pause())
 
     def _end_shims(self) -> None:
-        # Each pod's network and output are held by a process that outlives containerd.
+        # The network and output of each pod belong to a process that outlives containerd.
         def gone() -> bool:
             left = [pid for pid in _shims(str(self.socket)) if alive(pid)]
             for pid in left:

@@ -1,4 +1,4 @@
-"""The files that the programs of the cluster read."""
+"""Configuration files of the programs of the cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 PAUSE = "docker.io/library/launch-pause:local"
-"""What holds the network of a pod: it only sleeps."""
+"""Image that keeps the network of a pod; it only sleeps."""
 
 
 def service_account_key() -> str:
-    """Return a new key that signs the tokens of service accounts."""
+    """Return a new key to sign tokens of service accounts."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -27,19 +27,19 @@ def kubeconfig(server: str, certificate: Path, token: str, namespace: str = "def
 
 
 def plain_kubeconfig(server: str, namespace: str) -> str:
-    """Return a kubeconfig for a server without TLS, which asks for no credentials."""
+    """Return a kubeconfig for a server without TLS and credentials."""
     return _kubeconfig({"server": server}, {}, namespace)
 
 
 def with_token(kubeconfig: Path, token: str, namespace: str) -> str:
-    """Return a kubeconfig for the current cluster of another one, and a user with a token."""
+    """Return a kubeconfig for the current cluster of another kubeconfig, with a user token."""
     import yaml
 
     found = yaml.safe_load(kubeconfig.read_text())
     context = _named(found["contexts"], found["current-context"])["context"]
     cluster = dict(_named(found["clusters"], context["cluster"])["cluster"])
     if file := cluster.get("certificate-authority"):
-        cluster["certificate-authority"] = str(kubeconfig.parent / file)  # relative to its own folder
+        cluster["certificate-authority"] = str(kubeconfig.parent / file)  # relative to its folder
     return _kubeconfig(cluster, {"token": token}, namespace)
 
 
@@ -105,16 +105,16 @@ def kubelet_config(data: Path, run: Path, address: str, cgroup: str) -> dict[str
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
-        # A root of our own: nothing of another cluster on this host is touched, and what is left can be found.
+        # Our own root, so that other clusters on this host are not touched and leftovers can be found.
         "cgroupRoot": f"/{cgroup}",
         "clusterDNS": [address],
         "clusterDomain": "cluster.local",
         "containerLogMonitorInterval": "3s",
-        # More than most tests write, so that a log is whole where it is not about rotation.
+        # More than most tests write, so that logs are rotated only in tests of rotation.
         "containerLogMaxSize": "32Mi",
         "containerRuntimeEndpoint": f"unix://{run}/containerd.sock",
         "enforceNodeAllocatable": ["pods"],
-        # A developer's disk is often nearly full.
+        # Disks of developers are often almost full.
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "eventRecordQPS": 0,
         # Before 1.36 a warning, now an error.
@@ -127,7 +127,7 @@ def kubelet_config(data: Path, run: Path, address: str, cgroup: str) -> dict[str
         "makeIPTablesUtilChains": False,
         "maxPods": 600,
         "podLogsDir": str(data / "pods"),
-        # The host's servers are not for pods.
+        # Pods must not use the DNS servers of the host.
         "resolvConf": "/dev/null",
         "volumePluginDir": str(data / "plugins"),
     }

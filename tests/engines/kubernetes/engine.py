@@ -1,4 +1,4 @@
-"""The Kubernetes cluster of the tests: the one that is given, else one of our own if it is required.
+"""The Kubernetes cluster of the tests: a given one, else our own if required.
 
 Ours has its data below `/var/tmp/launch-kubernetes` and its sockets below `/run/launch-kubernetes`. Sessions share it:
 the last one that leaves stops it and removes its data, unless a person started it.
@@ -21,9 +21,9 @@ from tests.engines.kubernetes.cluster import Cluster
 from tests.engines.kubernetes.kueue import Kueue
 
 GIVEN = "LAUNCH_TEST_KUBECONFIG"
-# A second cluster on one host needs a name and a network namespace of its own: so the tests of this engine do it.
+# A second cluster on one host needs another name and network namespace, as in the tests of this engine.
 NAME = os.environ.get("LAUNCH_TEST_CLUSTER_NAME", "launch-kubernetes")
-_FOUND = "LAUNCH_TESTS_KUBECONFIG_FOUND"  # tells the workers of `pytest -n` what their controller found
+_FOUND = "LAUNCH_TESTS_KUBECONFIG_FOUND"  # passes the cluster found by the controller to the workers of `pytest -n`
 say = programs.say
 _KEEP = "started-by-a-person"
 _PACKAGES = {
@@ -38,37 +38,37 @@ _PACKAGES = {
 
 
 def ours() -> Cluster:
-    """Return our cluster, whether it runs or not."""
+    """Return our cluster, running or not."""
     return Cluster(NAME, programs.paths())
 
 
 def find() -> tuple[Path | None, str]:
-    """Return the kubeconfig of the cluster that answers, or None and why none does."""
+    """Return the kubeconfig of a running cluster, or None and the reason."""
     if given := os.environ.get(GIVEN):
         reason = _why_no_answer(given)
         return (None, f"{GIVEN}={given}: {reason}") if reason else (Path(given), "")
     cluster = ours()
     if cluster.api_server.pid is None:
         return None, "no Kubernetes cluster is known"
-    # It is not replaced: on a busy machine it is only slow, and others use it.
+    # Do not replace it: it may only be slow on a busy machine, and others use it.
     cluster.api_server.wait_until_ready()
     return cluster.kubeconfig, ""
 
 
 def found() -> Path:
-    """Return the kubeconfig that the session has found before."""
+    """Return the kubeconfig that the session has already found."""
     return Path(os.environ[_FOUND])
 
 
 def why_not_ours() -> str | None:
-    """Return why the cluster that the session has found is none whose programs a test may end, or None."""
+    """Return the reason why tests may not stop programs of the found cluster, or None."""
     if _FOUND not in os.environ:
         return find()[1] or "no cluster was found"
     return None if found() == ours().kubeconfig else f"{found()} is not a cluster of our own"
 
 
 def why_no_kueue(*, build: bool) -> str | None:
-    """Return why the cluster that the session has found can have no queues, or None; `build` begins what is missing."""
+    """Return the reason why the found cluster cannot have queues, or None; `build` starts missing builds."""
     if reason := why_not_ours():
         return reason
     if programs.KUEUE.folder.exists():
@@ -80,21 +80,21 @@ def why_no_kueue(*, build: bool) -> str | None:
 
 
 def start_kueue() -> None:
-    """Start Kueue in our cluster, if it does not run there; another process may still be building it."""
+    """Start Kueue in our cluster if it does not run; another process may still be building it."""
     programs.build(modules=[programs.KUEUE])
     with _alone():
         Kueue(ours()).start()
 
 
 class Use:
-    """A use of a cluster, which may be ours: it stays while somebody uses it."""
+    """A use of a cluster; ours stays up while it has users."""
 
     def __init__(self) -> None:
         self._users: IO[str] | None = None
 
     def begin(self, *, start: bool, keep: bool = False, say: Callable[[str], None] = say) -> Path:
-        """Return the kubeconfig of a cluster; `start` one if none answers. `keep` lets it outlive all users."""
-        os.environ.pop(_FOUND, None)  # may be of another session that has started this one
+        """Return the kubeconfig of a cluster; `start` one if none answers. `keep` keeps it up without users."""
+        os.environ.pop(_FOUND, None)  # may come from an outer session
         kubeconfig = self._begin(start=start, keep=keep, say=say)
         os.environ[_FOUND] = str(kubeconfig)
         return kubeconfig
@@ -108,9 +108,9 @@ class Use:
             assert kubeconfig
             return kubeconfig
         if platform.system() != "Linux" or os.geteuid() != 0:
-            raise EngineError(f"{reason or 'the cluster is of root'}; only root can use or start one on Linux")
+            raise EngineError(f"{reason or 'the cluster belongs to root'}; only root can use or start one on Linux")
         if kubeconfig is None:
-            # Before anybody else has to wait.
+            # Before other processes have to wait.
             programs.build(say)
         cluster = ours()
         with _alone():
@@ -124,7 +124,7 @@ class Use:
         return cluster.kubeconfig
 
     def end(self) -> None:
-        """Stop our cluster if nobody else uses it."""
+        """Stop our cluster if it has no other users."""
         if self._users is None:
             return
         with _alone(), self._users as users:
@@ -136,7 +136,7 @@ class Use:
 
 
 def stop() -> bool:
-    """Stop our cluster and remove all it has; return whether there was one."""
+    """Stop our cluster and remove its files; return whether there was one."""
     cluster = ours()
     ran = bool(cluster.running)
     cluster.stop()

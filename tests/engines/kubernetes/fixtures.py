@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KubernetesEngine:
-    """A cluster that answers."""
+    """A running cluster."""
 
     kubeconfig: Path
-    """Leads to the API server itself, past any proxy, as a user who may do all."""
+    """Kubeconfig of an administrator, without a proxy."""
     client: ApiClient
-    """The same."""
+    """The same as a client."""
     cluster: Cluster | None
-    """Ours, with its programs; None for a cluster that was given."""
+    """Our cluster with its programs; None for a given cluster."""
     image: str
-    """A shell and its tools. There is no registry: the pull policy has to be Never or IfNotPresent."""
+    """Image with a shell and its tools. There is no registry, so the pull policy must be Never or IfNotPresent."""
     folder: Path
 
     def python_image(self) -> str:
@@ -41,7 +41,7 @@ class KubernetesEngine:
         return images.python(self.cluster) if self.cluster else PYTHON
 
     def limited(self, namespace: str, rules: list[dict[str, Any]]) -> Path:
-        """Return the kubeconfig of a user who may do what the rules of a Role say, in the namespace, and no more."""
+        """Return the kubeconfig of a user with exactly the rules of a Role in the namespace."""
         from tests.engines.kubernetes import config, namespaces
 
         token = namespaces.grant(self.client, namespace, rules)
@@ -50,7 +50,7 @@ class KubernetesEngine:
         return found
 
     def proxy(self, kubeconfig: Path | None = None, namespace: str = "default") -> KubernetesProxy:
-        """Return a proxy, for a `with` block, that has the credentials of the kubeconfig's user."""
+        """Return a proxy for a `with` block, with the credentials of the kubeconfig."""
         from tests.engines.kubernetes.proxy import KubernetesProxy
 
         return KubernetesProxy(kubeconfig or self.kubeconfig, namespace)
@@ -74,7 +74,7 @@ def kubernetes_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube
 
 @pytest.fixture(scope="session")
 def kubernetes_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[str]:
-    """A namespace that only the tests of this process use; it is deleted at the end."""
+    """A namespace for the tests of this process, deleted at the end."""
     from tests.engines.kubernetes import namespaces
 
     name = namespaces.create(kubernetes_engine.client)
@@ -84,7 +84,7 @@ def kubernetes_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[str]:
 
 @pytest.fixture
 def kubernetes_make_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[Callable[..., str]]:
-    """Make a namespace of the test's own, with labels of its wish: `pod-security.kubernetes.io/enforce`."""
+    """Make a namespace for the test, with labels such as `pod-security.kubernetes.io/enforce`."""
     from tests.engines.kubernetes import namespaces
 
     made = []
@@ -100,7 +100,7 @@ def kubernetes_make_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[C
 
 @dataclass(frozen=True)
 class Queue:
-    """A LocalQueue of Kueue with a quota of its own, in a namespace of its own."""
+    """A LocalQueue of Kueue with its own quota and namespace."""
 
     client: ApiClient
     namespace: str
@@ -117,7 +117,7 @@ class Queue:
         return {item["metadata"]["name"]: item for item in found["items"]}
 
     def used_places(self) -> int:
-        """Return how many replicas Kueue counts as taking of the quota."""
+        """Return the number of replicas that Kueue counts against the quota."""
         from tests.engines.kubernetes import queues
 
         return queues.used_places(self.client, self.cluster_queue)
@@ -129,14 +129,14 @@ class Queue:
         queues.set_places(self.client, self.cluster_queue, places)
 
     def exists(self) -> bool:
-        """Return whether there is the namespace."""
+        """Return whether the namespace exists."""
         from kubernetes.client import CoreV1Api
 
         fields = f"metadata.name={self.namespace}"
         return bool(CoreV1Api(self.client).list_namespace(field_selector=fields).items)
 
     def hold(self) -> None:
-        """Let nothing more in, as an admin does for a maintenance."""
+        """Stop admission, as an administrator does for maintenance."""
         from tests.engines.kubernetes import queues
 
         queues.hold(self.client, self.namespace, self.name)
@@ -146,7 +146,7 @@ class Queue:
 def kubernetes_make_queue(
     kubernetes_engine: KubernetesEngine, kubernetes_make_namespace: Callable[..., str]
 ) -> Iterator[Callable[..., Queue]]:
-    """Make a queue for so many replicas, in a namespace of its own; a test that uses it is marked `engine("kueue")`."""
+    """Make a queue for a number of replicas, in its own namespace; a test that uses it is marked `engine("kueue")`."""
     from tests.engines.kubernetes import queues
     from tests.engines.kubernetes.kueue import MANAGED
 
@@ -174,7 +174,7 @@ def kubernetes_proxy(kubernetes_engine: KubernetesEngine, kubernetes_namespace: 
 
 @pytest.fixture
 def kubernetes_api_server(kubernetes_engine: KubernetesEngine) -> Iterator[ApiServer]:
-    """An API server of the cluster that the test may kill and start; mark it `engine("kube-apiserver")`."""
+    """An API server of the cluster that the test may kill and restart; mark it `engine("kube-apiserver")`."""
     assert kubernetes_engine.cluster, "the engine kube-apiserver is one of our own cluster"
     with kubernetes_engine.cluster.another_api_server() as server:
         yield server

@@ -1,4 +1,4 @@
-"""What a cluster changes on its host, and how it is put back."""
+"""Changes of a cluster to its host, and their restoration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.engines.docker.daemon import EngineError, unmount_below
 from tests.engines.kubernetes.process import alive, until
 
-# The kubelet sets all but the last; the bridge plugin sets that.
+# The kubelet sets all except the last, which the bridge plugin sets.
 SYSCTLS = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -24,21 +24,21 @@ SYSCTLS = [
     "kernel/keys/root_maxbytes",
     "net/ipv4/ip_forward",
 ]
-# Where kubelet, containerd and the CNI library leave something, whatever they are told.
+# Folders in which kubelet, containerd and the CNI library leave files, independent of their configuration.
 FOLDERS = ["/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/var/log/pods"]
 CGROUPS = Path("/sys/fs/cgroup")
-# The kubelet looks for these below the root; systemd turns on only what its services ask for. Not there with cgroup v1.
+# The kubelet needs these in the root; systemd enables only those of its services. They do not exist with cgroup v1.
 CONTROL = CGROUPS / "cgroup.subtree_control"
 CONTROLLERS = ["cpu", "cpuset", "memory", "pids"]
 
 
 def run(*command: str, check: bool = True) -> str:
-    """Run a command of the system and return what it says; without `check` it may also be missing."""
+    """Run a system command and return its output; without `check` it may be missing."""
     env = os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "LC_ALL": "C"}
     if not shutil.which(command[0], path=env["PATH"]):
         if check:
             raise EngineError(f"there is no {command[0]}")
-        return ""  # then there is nothing of it to put back
+        return ""  # then there is nothing to restore
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if check and done.returncode != 0:
         raise EngineError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -52,7 +52,7 @@ def ip(*words: str, check: bool = True) -> str:
 
 @dataclass
 class Host:
-    """The settings of this host that a cluster needs; `saved` remembers what was before."""
+    """Settings of this host for a cluster; `saved` has the previous values."""
 
     saved: Path
     cgroup: str
@@ -60,9 +60,9 @@ class Host:
     address: str
 
     def prepare(self) -> None:
-        """Change what the cluster needs; what was before is kept until `restore`."""
+        """Change the settings; previous values are kept until `restore`."""
         if others := _kubelets():
-            # Both would use one folder for device plugins, whatever they are told.
+            # Both would use the same folder for device plugins, independent of their configuration.
             raise EngineError(
                 f"a kubelet runs here already, pid {others[0]}: name its cluster in LAUNCH_TEST_KUBECONFIG"
             )
@@ -72,10 +72,10 @@ class Host:
             on = CONTROL.read_text().split() if CONTROL.exists() else CONTROLLERS
             off = [name for name in CONTROLLERS if name not in on]
             self.saved.write_text(json.dumps({"sysctls": before, "missing": missing, "controllers": off}))
-        # Not loopback, and needs no interface of its own.
+        # Not loopback, and without its own interface.
         if f" {self.address}/32 " not in ip("-o", "address", "show", "dev", "lo"):
             ip("address", "add", f"{self.address}/32", "dev", "lo")
-        # Docker sets the policy to DROP; pods could then not reach each other.
+        # Docker sets the policy to DROP, so that pods could not reach each other.
         if not self._rule("-C"):
             self._rule("-I")
         if CONTROL.exists():
@@ -84,7 +84,7 @@ class Host:
             folder.mkdir(exist_ok=True)
 
     def restore(self) -> None:
-        """Put back what `prepare` and the cluster have changed; the programs have ended."""
+        """Restore the changes of `prepare` and of the cluster, after the programs have ended."""
         self._end_pods()
         while self._rule("-D"):
             pass
@@ -94,19 +94,19 @@ class Host:
             return
         before = json.loads(self.saved.read_text())
         for name, value in before["sysctls"].items():
-            # A Docker engine that was started meanwhile needs it, and has not been asked.
+            # A Docker engine that was started in the meantime needs this setting.
             if not (name == "net/ipv4/ip_forward" and ip("link", "show", "docker0", check=False)):
                 with contextlib.suppress(OSError):
                     Path("/proc/sys", name).write_text(value)
         for name in before["missing"]:
             shutil.rmtree(name, ignore_errors=True)
         for name in before["controllers"]:
-            with contextlib.suppress(OSError):  # somebody else uses it by now
+            with contextlib.suppress(OSError):  # another process uses it
                 CONTROL.write_text(f"-{name}")
         self.saved.unlink()
 
     def forget(self, network: str, data: Path, run: Path) -> None:
-        """Remove what the cluster has left outside of its own folders."""
+        """Remove leftovers of the cluster outside of its folders."""
         unmount_below(data, run)
         for link in Path("/var/log/containers").glob("*.log"):
             if link.is_symlink() and link.readlink().is_relative_to(data):
@@ -139,7 +139,7 @@ class Host:
                     one.rmdir()
 
     def _cgroups(self, *, make: bool = False) -> list[Path]:
-        """Return our folder in each hierarchy that has it, or with `make` in each hierarchy."""
+        """Return our folder in each hierarchy that has it; `make` creates it in all."""
         if CONTROL.exists():
             roots = [CGROUPS]
         else:
@@ -158,7 +158,7 @@ class Host:
 
 
 def _kubelets() -> list[int]:
-    """Return the pids of each kubelet that sees our files and is none of the tests."""
+    """Return the pids of foreign kubelets that can see our files."""
     files = Path("/proc/self/ns/mnt").readlink()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

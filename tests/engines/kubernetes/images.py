@@ -1,4 +1,4 @@
-"""Images for a node without a registry: archives as `docker save` writes them, made from files of this machine."""
+"""Images for a node without a registry: `docker save` archives, made from files of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.engines.kubernetes.cluster import Cluster
 
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
-_REGISTRY = "docker.io/library/"  # what a name without a registry means for containerd
+_REGISTRY = "docker.io/library/"  # containerd's default for names without a registry
 
 
 def busybox(cluster: Cluster) -> str:
@@ -34,17 +34,17 @@ def python(cluster: Cluster) -> str:
 
 
 def pause() -> Content:
-    """Return the image of what holds a pod's network: no more than a long sleep."""
+    """Return the image that keeps the network of a pod: a long sleep."""
     name = PAUSE.removeprefix(_REGISTRY)
     return dataclasses.replace(busybox_content(), name=name, command=["sleep", "2147483"])
 
 
 def load(cluster: Cluster, content: Content) -> str:
-    """Make the image and give it to the node, which keeps one of the same content; return its name."""
+    """Make the image and load it into the node, unless it has the same content; return its name."""
     given = cluster.data / "images" / content.name
     key = f"{content.key} {content.env} {content.command}"
     given.parent.mkdir(exist_ok=True)
-    # Workers of one run ask at the same time.
+    # Workers of one run may build at the same time.
     with given.open("a+") as note:
         fcntl.flock(note, fcntl.LOCK_EX)
         note.seek(0)
@@ -58,7 +58,7 @@ def load(cluster: Cluster, content: Content) -> str:
 
 
 def remove(cluster: Cluster, name: str) -> None:
-    """Take an image that was loaded from the node."""
+    """Remove a loaded image from the node."""
     cluster.ctr("images", "rm", f"{_REGISTRY}{name}")
     (cluster.data / "images" / name).unlink()
 

@@ -1,4 +1,4 @@
-"""Kueue beside our own cluster: its controller as a process of this host, without a pod, an image or rights.
+"""Kueue for our own cluster: its controller runs as a process of this host, without a pod or an image.
 
 It cares for namespaces with the label `MANAGED` only, so tests that share the cluster do not notice it.
 """
@@ -19,12 +19,12 @@ from tests.engines.kubernetes.process import Program, until
 from tests.engines.kubernetes.programs import KUEUE
 
 MANAGED = "launch.io/kueue"
-"""Label of the namespaces whose Jobs and pods Kueue cares for."""
+"""Label of the namespaces whose Jobs and pods Kueue manages."""
 _WEBHOOK_PORT, _HEALTH_PORT = 19444, 19445
 _GROUP = "kueue.x-k8s.io"
 _NAMESPACED = {"mjob", "mpod", "mworkload", "vjob", "vpod", "vworkload"}
 _CLUSTERS = {"mclusterqueue", "mresourceflavor", "vclusterqueue", "vcohort", "vresourceflavor"}
-# The controller reads the certificate of its metrics there, also where it serves none.
+# The controller reads its metrics certificate there, even without metrics.
 _METRICS = "/etc/kueue/metrics/certs"
 
 
@@ -38,7 +38,7 @@ class Kueue:
         self._certificates = self._data / "tls"
         config = self._data / "config.json"
         lines = (
-            # A mount namespace of its own, with an /etc of its own: nothing of the host is changed.
+            # A separate mount namespace with its own /etc, so that the host is not changed.
             "mount -t tmpfs launch-kueue $0",
             "mkdir -p $0/up $0/work",
             "mount -t overlay overlay -o lowerdir=/etc,upperdir=$0/up,workdir=$0/work /etc",
@@ -60,7 +60,7 @@ class Kueue:
         until(lambda: self._discovered(plurals), 30, "the API server does not serve Kueue's kinds")
         self.program.start()
         self.program.wait_for(self._why_not)
-        # Last: what they are for would be refused while nobody answers.
+        # Last, because their objects would be refused before the webhook answers.
         self._apply_webhooks()
 
     def _write_files(self) -> None:
@@ -131,7 +131,7 @@ class Kueue:
         except urllib.error.HTTPError as error:
             if error.code != 409:
                 raise EngineError(f"{path} {name}: {error.read().decode()[:500]}") from error
-            # Of a controller that was started before: its certificate was another.
+            # From an earlier controller with another certificate.
             api.request("PATCH", f"{path}/{name}", body)
 
     def _discovered(self, plurals: list[str]) -> bool:
@@ -148,7 +148,7 @@ class Kueue:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             opener.open(f"http://127.0.0.1:{_HEALTH_PORT}/readyz", timeout=2).close()
-            # It is ready before it listens.
+            # The controller reports ready before it listens.
             socket.create_connection(("127.0.0.1", _WEBHOOK_PORT), timeout=2).close()
         except OSError as error:
             return str(error)
@@ -156,7 +156,7 @@ class Kueue:
 
 
 def _certificate() -> tuple[bytes, bytes]:
-    """Return a certificate for this host, which is its own authority, and its key."""
+    """Return a self-signed certificate for this host, and its key."""
     import datetime as dt
     import ipaddress
 

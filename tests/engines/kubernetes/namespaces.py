@@ -1,4 +1,4 @@
-"""Namespaces of tests: made with a label, found and deleted by it."""
+"""Namespaces of tests, marked by a label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def create(client: ApiClient, labels: Mapping[str, str] | None = None) -> str:
     core.create_namespace({"metadata": {"name": name, "labels": {LABEL: "true", **(labels or {})}}})
 
     def complete() -> bool:
-        # Without it a pod is refused, and it comes a moment after the namespace.
+        # Pods are refused until the service account exists, shortly after the namespace.
         return bool(core.list_namespaced_service_account(name, field_selector="metadata.name=default").items)
 
     until(complete, 30, f"namespace {name} got no service account")
@@ -32,16 +32,16 @@ def create(client: ApiClient, labels: Mapping[str, str] | None = None) -> str:
 
 
 def delete(client: ApiClient, name: str) -> None:
-    """Delete a namespace and all in it, without waiting for the end of its pods."""
+    """Delete a namespace and its objects, without waiting for the end of its pods."""
     try:
         CoreV1Api(client).delete_namespace(name)
     except ApiException as error:
-        if error.status not in {404, 409}:  # gone, or about to
+        if error.status not in {404, 409}:  # deleted, or being deleted
             raise
 
 
 def grant(client: ApiClient, namespace: str, rules: list[dict[str, Any]]) -> str:
-    """Return the token of a user who may do what the rules of a Role say, in the namespace, and nothing else.
+    """Return the token of a user with exactly the rules of a Role in the namespace.
 
     Called again it replaces the rules.
     """
@@ -56,19 +56,19 @@ def grant(client: ApiClient, namespace: str, rules: list[dict[str, Any]]) -> str
     asked = [
         {"namespace": namespace, "group": rule["apiGroups"][0], "verb": rule["verbs"][0], "resource": resource}
         for rule in rules
-        # A right to one of them by its name is none to the others.
+        # Permission for one object by name does not extend to others.
         for resource in rule["resources"][:1]
         if not rule.get("resourceNames")
     ]
     user = f"system:serviceaccount:{namespace}:{_USER}"
-    # The server refuses for a moment what it has just granted.
+    # New permissions take effect after a moment.
     until(lambda: all(_may(client, user, right) for right in asked), 30, f"{user} did not get the rights of its Role")
     wanted = {"spec": {"expirationSeconds": 24 * 3600}}
     return core.create_namespaced_service_account_token(_USER, namespace, wanted).status.token
 
 
 def remove_all(kubeconfig: Path) -> Iterator[str]:
-    """Delete every namespace of tests, whoever made it; yield the names."""
+    """Delete all namespaces of tests, of any session; yield the names."""
     with config.new_client_from_config(str(kubeconfig)) as client:
         for found in CoreV1Api(client).list_namespace(label_selector=LABEL).items:
             delete(client, found.metadata.name)

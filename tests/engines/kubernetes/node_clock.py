@@ -1,4 +1,4 @@
-"""A node whose clock is wrong: the times in its logs and of its containers move, and so does that it is asked for.
+"""A node with a wrong clock: times in logs, containers and requests are shifted.
 
 The clocks of this machine are not touched. Not moved: what the control plane tells, which has a clock of its own.
 """
@@ -13,17 +13,17 @@ from tests.faults.wire import Answer, Request
 
 _RFC3339 = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
 _PREFIX = re.compile(_RFC3339 + rb"(?= )")
-# In the status of a pod. A quote that is escaped belongs to a text inside of a text.
+# Times in the status of a pod. An escaped quote belongs to a nested text.
 _TOLD = re.compile(rb'(?<!\\)("(?:startedAt|finishedAt|startTime)":")(' + _RFC3339 + rb')(?=")')
 
 
 class NodeClock(Clock):
-    """The clock of all nodes, wrong by an offset in seconds; it may step while it runs."""
+    """The clock of all nodes, with an offset in seconds; it may step while it runs."""
 
     def query(self, request: Request) -> dict[str, str]:
         query = dict(request.query)
         if since := _since(request):
-            # After a step back a shown time was twice: ask for more, and drop here what is too much.
+            # After a step back a time occurs twice: request more, and drop the surplus here.
             query["sinceTime"] = formatted((since - max(self.offsets())) // NS * NS)
         return query
 
@@ -33,10 +33,10 @@ class NodeClock(Clock):
         if request.path.endswith("/log"):
             answer.body = self._log(_since(request), answer.body)
             if answer.header("content-length"):
-                # Fewer lines may be left.
+                # Fewer lines may remain.
                 answer = answer.with_body(b"".join(answer.body))
         elif "/pods" in request.path and "json" in answer.header("content-type"):
-            # As many bytes as before.
+            # Keep the number of bytes.
             answer.body = iter([_TOLD.sub(self._told, b"".join(answer.body))])
         return answer
 
@@ -61,5 +61,5 @@ class NodeClock(Clock):
 
 
 def _since(request: Request) -> int:
-    """Return from when on the log is asked for, in nanoseconds; 0: from its beginning."""
+    """Return the start time of the requested log in nanoseconds; 0 means from its start."""
     return parsed(request.query["sinceTime"]) if "sinceTime" in request.query else 0

@@ -1,4 +1,4 @@
-"""A program of the cluster that runs in the background: started, asked, ended by its pid."""
+"""A background program of the cluster: started, polled and stopped by its pid."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-# What this process has started by pid, whichever object asks for its end; a parent has to take note of it.
+# Children of this process by pid, shared by all objects, because the parent must reap them.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def until(condition: Callable[[], object], timeout_s: float, failure: str) -> None:
-    """Wait until the condition holds."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -26,12 +26,12 @@ def until(condition: Callable[[], object], timeout_s: float, failure: str) -> No
 
 
 def alive(pid: int) -> bool:
-    """Return whether the process lives; one that only waits for its parent to ask does not."""
+    """Return whether the process runs; zombies do not."""
     return _born(pid) is not None
 
 
 def _born(pid: int) -> str | None:
-    """Return when the living process was started: with its pid it is one of a kind, also while it becomes a program."""
+    """Return the start time of a running process, which identifies it together with its pid, also during exec."""
     try:
         _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     except OSError:
@@ -41,7 +41,7 @@ def _born(pid: int) -> str | None:
 
 
 class Program:
-    """A program whose pid file tells every process where it runs."""
+    """A program with a pid file, so that every process can find it."""
 
     def __init__(self, run: Path, logs: Path, command: Sequence[str | Path], name: str | None = None) -> None:
         self.command = [str(word) for word in command]
@@ -51,23 +51,23 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the program lives."""
+        """The pid of the running program."""
         try:
             pid, born = self._pid_file.read_text().split()
         except (OSError, ValueError):
             return None
-        # A pid is given anew after a while; then it is not this program's any more.
+        # Pids are reused after a while; then it belongs to another program.
         return int(pid) if _born(int(pid)) == born else None
 
     def start(self) -> None:
-        """Start the program if it does not run; whether it answers is another question."""
+        """Start the program if it does not run, without waiting for an answer."""
         if self.pid is not None:
             return
-        # It and its iptables live where not everybody's path leads.
+        # The program and its iptables are not on every user's path.
         env = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-        # A proxy of the machine is not for an address of the machine.
+        # Local addresses must not use a proxy of the machine.
         env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
-        # A session of its own: Ctrl-C is for pytest, which then ends the program.
+        # A separate session, because Ctrl-C is for pytest, which then stops the program.
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
@@ -76,11 +76,11 @@ class Program:
         self._pid_file.write_text(f"{process.pid} {_born(process.pid)}")
 
     def wait_for(self, ready: Callable[[], str | None], timeout_s: float = 60.0) -> None:
-        """Wait until `ready` returns None, not why it is not yet so; an early end is told with its last words."""
+        """Wait until `ready` returns None instead of a reason; an early end is reported with the end of the log."""
         deadline = time.monotonic() + timeout_s
         while reason := ready():
             if self.pid is None:
-                raise EngineError(f"{self.name} has ended; its last words: {self.last_words()}")
+                raise EngineError(f"{self.name} has ended; end of its log: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise EngineError(f"{self.name} is not ready after {timeout_s:.0f} s ({reason}): {self.last_words()}")
             time.sleep(0.05)
@@ -92,15 +92,15 @@ class Program:
         return ""
 
     def term(self, timeout_s: float = 30.0) -> None:
-        """Let the program stop as an operator would, and wait for its end."""
+        """Stop the program like an administrator, and wait for its end."""
         self._signal(signal.SIGTERM, timeout_s)
 
     def kill(self, timeout_s: float = 10.0) -> None:
-        """End the program as a crash would, and wait for its end."""
+        """Kill the program like a crash, and wait for its end."""
         self._signal(signal.SIGKILL, timeout_s)
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """End the program, politely if it listens; nothing happens where it does not run."""
+        """Stop the program, with TERM if it reacts; do nothing if it does not run."""
         try:
             self.term(timeout_s)
         except EngineError:

@@ -1,7 +1,7 @@
-"""The programs of a cluster, built from Go modules once and kept outside the checkout.
+"""The programs of a cluster, built once from Go modules and cached outside the checkout.
 
 `go/` has a module for Kubernetes and etcd, one for CoreDNS and one for Kueue; their `go.mod` and `go.sum` pin every
-version. What is built from them lies in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
+version. The built programs are in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from pathlib import Path
 from tests.engines.docker.daemon import EngineError
 
 _HERE = Path(__file__).resolve().parent / "go"
-_RECIPE = "1"  # counts up when the same sources have to be built anew
+_RECIPE = "1"  # increase it to rebuild unchanged sources
 
 
 def say(text: str) -> None:
-    """Tell the person who waits."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - who waits for minutes wants to know for what
+    """Print progress for the waiting user."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - shows the reason of a wait of minutes
 
 
 def cache() -> Path:
-    """Return the folder for what was built."""
+    """Return the folder of built programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-launch/engines"
 
 
 @dataclass(frozen=True)
 class Module:
-    """A Go module whose programs are wanted."""
+    """A Go module with programs to build."""
 
     name: str
     version_of: str
-    """The requirement that gives the version."""
+    """The requirement that sets the version."""
     packages: dict[str, str]
     """Program -> its Go package."""
     minutes: str
-    """How long building takes on two cores, download included."""
+    """Duration of the build on two cores, including the download."""
     files: tuple[str, ...] = ()
-    """Files and folders of the module of `version_of` that the programs come with, by their paths in it."""
+    """Files and folders of the module of `version_of` that the programs need, by their paths in it."""
 
     @property
     def source(self) -> Path:
@@ -59,28 +59,28 @@ class Module:
 
     @property
     def folder(self) -> Path:
-        """Where the built programs lie; other sources, flags or processors have another folder."""
+        """The folder of the built programs; it depends on sources, flags and processor."""
         sources = b"".join(file.read_bytes() for file in sorted(self.source.glob("*.*")))
         what = f"{_RECIPE} {self.packages} {self.files or ''}{platform.machine()} "
         key = hashlib.sha256(what.encode() + sources).hexdigest()[:10]
         return cache() / f"{self.name}-{self.version}-{key}"
 
     def build(self) -> None:
-        """Build the programs into `folder`, where all appear at once."""
+        """Build the programs into `folder`, which is created atomically."""
         go = _go(self._find(r"^go (\S+)"))
         version = f"v{self.version}"
         major, minor, _ = self.version.split(".", 2)
-        # What a server says of itself; without these it is v0.0.0-master.
+        # The version that a server reports; v0.0.0-master without these.
         facts = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
         told = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in facts.items())
         env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
-        # Compilers that collect garbage rarely, and write nothing for debuggers, need a quarter less of a processor.
+        # Rare garbage collection and no debug information save a quarter of the CPU time.
         env.setdefault("GOGC", "400")
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=f"{self.name}-") as made:
-            # Others work on this machine, too.
+            # Low priority, because others use this machine.
             flags = ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {told}"]
             command = ["nice", "-n", "10", go, "build", *flags]
-            # One by one: the last name of a package need not be the program's.
+            # One by one, because the program may be named differently from its package.
             for program, package in self.packages.items():
                 done = subprocess.run(
                     [*command, "-o", str(Path(made, program)), package],
@@ -98,7 +98,7 @@ class Module:
             self._copy_files(go, env, Path(made))
             Path(made).chmod(0o755)
             Path(made).rename(self.folder)
-            Path(made).mkdir()  # for the one who removes it
+            Path(made).mkdir()  # because the context removes it
 
     def _copy_files(self, go: str, env: dict[str, str], folder: Path) -> None:
         if not self.files:
@@ -137,19 +137,19 @@ KUEUE = Module(
     "4 to 8",
     (f"{_COMPONENTS}/crd/bases", f"{_COMPONENTS}/crd/patches", f"{_COMPONENTS}/webhook/manifests.yaml"),
 )
-"""Which a cluster runs without: only the tests of queues wait for it."""
+"""Optional programs: only tests of queues wait for them."""
 
 
 def paths() -> dict[str, Path]:
-    """Return where each program lies once it is built."""
+    """Return the path of each program after its build."""
     return {name: module.folder / name for module in [*MODULES, KUEUE] for name in module.packages}
 
 
 def build_in_background(module: Module) -> None:
-    """Begin to build in a process of its own, which outlives this one; `build` waits for it."""
+    """Start to build in a separate process that outlives this one; `build` waits for it."""
     command = [sys.executable, "-m", "tests.engines.kubernetes", "build", module.name]
-    # Forked once more, into a session of its own: what is half built when the tests end is wanted by the next ones, and
-    # pytest counts a child that still runs as an error.
+    # Forked twice into a separate session, because the next session needs an unfinished build, and pytest reports a
+    # running child as an error.
     subprocess.run(
         ["setsid", "--fork", *command],
         cwd=_HERE.parents[3],
@@ -179,11 +179,11 @@ def _go(wanted: str) -> str:
     go = shutil.which("go", path=path)
     cure = f"install Go {wanted} or newer, or set LAUNCH_TEST_KUBECONFIG to a cluster (kind, minikube)"
     if go is None:
-        raise EngineError(f"the cluster of the tests is built from Go modules, and there is no go: {cure}")
-    # Asked outside of the module, where no other Go is fetched yet.
+        raise EngineError(f"the cluster of the tests is built from Go modules, but go is missing: {cure}")
+    # Run outside of the module, where Go does not fetch another version.
     told = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], cwd="/", check=True, capture_output=True, text=True)
     has, toolchain = told.stdout.splitlines()
-    # Before 1.21 it fetches no other, and its line for that setting is empty.
+    # Go before 1.21 does not fetch other versions, and its line for that setting is empty.
     if _numbers(has) < _numbers(wanted) and toolchain in {"", "local"}:
         raise EngineError(f"the cluster of the tests needs Go {wanted}, {go} is {has}: {cure}")
     return go

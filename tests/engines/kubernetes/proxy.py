@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KubernetesProxy(FaultProxy):
-    """A proxy for one user of a cluster; `kubeconfig` leads through it."""
+    """A proxy for one user of a cluster; `kubeconfig` uses it."""
 
     clock_type = NodeClock
 

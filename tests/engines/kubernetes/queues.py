@@ -13,12 +13,12 @@ from tests.engines.kubernetes.kueue import MANAGED
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta1"
 PLACE_MB = 64
-"""What a replica of a test asks for: memory, of which a node has more than it has processors for tests beside these."""
+"""Request of a replica of a test: memory, because nodes have more of it than CPUs, which other tests need."""
 PRIORITIES = {"launch-low": 1, "launch-high": 1000}
 
 
 def create(client: ApiClient, namespace: str, name: str, places: int) -> str:
-    """Make the LocalQueue `name` with a quota of its own, and return the name of its ClusterQueue."""
+    """Make the LocalQueue `name` with its own quota, and return the name of its ClusterQueue."""
     cluster_queue = flavor = f"queue-{namespace}"
     for priority, value in PRIORITIES.items():
         _create(client, "workloadpriorityclasses", {"metadata": {"name": priority}, "value": value})
@@ -37,7 +37,7 @@ def create(client: ApiClient, namespace: str, name: str, places: int) -> str:
 
 
 def of_the_example(kubeconfig: Path) -> str:
-    """Make the namespace and the queue of the example `launch_kubernetes_gang`; return what was made for people."""
+    """Make the namespace and the queue of the example `launch_kubernetes_gang`; return a description of the objects."""
     namespace, name = "launch-gang", "team"
     with config.new_client_from_config(str(kubeconfig)) as client:
         try:
@@ -50,7 +50,7 @@ def of_the_example(kubeconfig: Path) -> str:
 
 
 def delete(client: ApiClient, cluster_queue: str) -> None:
-    """Remove a ClusterQueue and its flavor; Kueue keeps them until nothing of them is in use."""
+    """Remove a ClusterQueue and its flavor; Kueue keeps them while they are in use."""
     for plural in ("clusterqueues", "resourceflavors"):
         try:
             CustomObjectsApi(client).delete_cluster_custom_object(GROUP, VERSION, plural, cluster_queue)
@@ -72,7 +72,7 @@ def hold(client: ApiClient, namespace: str, name: str) -> None:
 
 
 def used_places(client: ApiClient, cluster_queue: str) -> int:
-    """Return how much of the quota is reserved."""
+    """Return the reserved part of the quota."""
     found = CustomObjectsApi(client).get_cluster_custom_object(GROUP, VERSION, "clusterqueues", cluster_queue)
     reserved = found.get("status", {}).get("flavorsReservation") or []
     totals = [resource.get("total", "0") for flavor in reserved for resource in flavor["resources"]]

@@ -1,4 +1,4 @@
-"""The cluster runs what tests need of one."""
+"""The cluster supports the features that tests need."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def finished(batch: k8s.BatchV1Api, name: str, namespace: str) -> bool:
 
 
 def logs(client: k8s.ApiClient, name: str, namespace: str) -> dict[str, str]:
-    """Return index -> what the pod wrote."""
+    """Return index -> output of the pod."""
     core = k8s.CoreV1Api(client)
     pods = core.list_namespaced_pod(namespace, label_selector=f"job-name={name}").items
     index = "batch.kubernetes.io/job-completion-index"
@@ -52,7 +52,7 @@ def test_a_job_runs(kubernetes_engine, kubernetes_namespace):
 
 
 def test_replicas_reach_the_first_one_by_name(kubernetes_engine, kubernetes_namespace):
-    """A name, and a connection between pods: a Docker engine beside forbids it if nobody asks."""
+    """DNS names and connections between pods, which a Docker engine on the same host forbids by default."""
     client, namespace = kubernetes_engine.client, kubernetes_namespace
     port = {"port": 1, "name": "none"}
     k8s.CoreV1Api(client).create_namespaced_service(
@@ -126,7 +126,7 @@ def refused(call) -> bool:
 
 
 def test_a_namespace_keeps_the_labels_of_the_test(kubernetes_engine, kubernetes_make_namespace):
-    """Pod Security is asked for by label."""
+    """Pod Security is enabled by label."""
     namespace = kubernetes_make_namespace(**{"pod-security.kubernetes.io/enforce": "restricted"})
     pod = job("x", kubernetes_engine.image, "true")["spec"]["template"] | {"metadata": {"name": "x"}}
 
@@ -135,7 +135,7 @@ def test_a_namespace_keeps_the_labels_of_the_test(kubernetes_engine, kubernetes_
 
 
 def test_the_proxy_breaks_what_it_is_asked_to_break(kubernetes_engine, kubernetes_namespace, kubernetes_proxy):
-    """The answer is lost and the object is there: what a scheduler has to adopt."""
+    """The answer is lost but the object exists: a scheduler must adopt it."""
     kubernetes_proxy.add(Fault(drop_answer(), "POST", "/configmaps$"))
     with config.new_client_from_config(str(kubernetes_proxy.kubeconfig)) as client:
         client.configuration.retries = False
@@ -150,7 +150,7 @@ def test_the_proxy_breaks_what_it_is_asked_to_break(kubernetes_engine, kubernete
 
 @pytest.mark.engine("kube-apiserver")
 def test_an_api_server_of_a_test_is_killed_and_started(kubernetes_api_server, kubernetes_engine):
-    """The others go on, so that tests beside it notice nothing."""
+    """Other servers continue, so that parallel tests are not affected."""
     with config.new_client_from_config(str(kubernetes_api_server.kubeconfig)) as client:
         client.configuration.retries = 0
         core = k8s.CoreV1Api(client)
@@ -166,7 +166,7 @@ def test_an_api_server_of_a_test_is_killed_and_started(kubernetes_api_server, ku
 
 
 def test_what_killed_tests_left_is_found_by_label(kubernetes_engine, kubernetes_make_namespace):
-    """Namespaces of others stay, and so do those of tests that still run: only a person calls this."""
+    """Other namespaces and those of running tests stay; only a person calls this."""
     namespace = kubernetes_make_namespace()
 
     found = k8s.CoreV1Api(kubernetes_engine.client).list_namespace(label_selector="launch.io/tests").items
@@ -183,7 +183,7 @@ def test_status_names_the_cluster(kubernetes_engine, checkout):
 
 
 def test_a_watch_passes_through_the_proxy(kubernetes_engine, kubernetes_make_namespace):
-    """An answer without an end has to arrive as it comes, for a user with few rights as well."""
+    """An endless answer must be streamed, also for a user with few permissions."""
     namespace = kubernetes_make_namespace()
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "create"]}]
     seen = []

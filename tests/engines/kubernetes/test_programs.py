@@ -1,4 +1,4 @@
-"""Building the programs of the cluster, with a compiler that is none: the real one takes minutes."""
+"""Builds of the programs of the cluster, with a fake compiler, because the real one takes minutes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build(checkout, tmp_path):
 
 
 def test_two_sessions_build_once(build, tmp_path):
-    """The second one waits, and finds all of it."""
+    """The second process waits, and finds all programs."""
     told = [one.communicate() for one in [build(), build()]]
 
     found = {Path(line) for line in told[0][0].splitlines()}
@@ -91,7 +91,7 @@ def test_a_session_leaves_what_it_builds_in_the_background_behind(build, tmp_pat
 
 @pytest.mark.parametrize(("version", "toolchain"), [("go1.19.8", ""), ("go1.24.1", "local")])
 def test_an_old_compiler_is_refused_with_the_cure(build, version, toolchain):
-    """One that is older than the setting says nothing of it."""
+    """A version older than the setting prints nothing for it."""
     out, said = build(version, toolchain).communicate()
 
     assert out == ""
@@ -101,7 +101,7 @@ def test_an_old_compiler_is_refused_with_the_cure(build, version, toolchain):
 
 
 def test_a_failed_build_leaves_nothing_and_shows_why(build, tmp_path):
-    """Half of the programs would look like all of them."""
+    """An incomplete folder must not be used."""
     first = build(build='case "$2" in *kubelet) echo no space left; exit 1;; *) echo built > "$2";; esac')
     out, said = first.communicate()
 

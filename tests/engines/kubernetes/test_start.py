@@ -1,4 +1,4 @@
-"""A cluster of the tests' own, started and stopped on a host that looks empty: a network without the real one's."""
+"""Our cluster, started and stopped on a host that appears empty: a separate network namespace."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 pytestmark = [pytest.mark.engine("kube-apiserver"), pytest.mark.timeout(600)]
 
 NAME = "launch-k8s-second"
-# The end of its first process ends all others.
+# If its first process ends, all others end.
 ALONE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# What a cluster changes outside of its own folders.
+# State that a cluster changes outside of its folders.
 STATE = """
 import json, subprocess
 from pathlib import Path
@@ -59,7 +59,7 @@ state()
 def run(checkout, script: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LAUNCH_"))}
     panic = Path("/proc/sys/kernel/panic")
-    # One at a time: other workers have tests of this file, too, and some settings are the host's.
+    # One at a time, because other workers run tests of this file, and some settings belong to the host.
     with Path(tempfile.gettempdir(), f"{NAME}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = panic.read_text()
@@ -80,7 +80,7 @@ def states(text: str) -> list[dict]:
 
 
 def test_start_and_stop_by_hand(checkout):
-    """A pod still runs when the cluster is stopped. Started twice there is one; stopped twice there is none."""
+    """A pod still runs when the cluster is stopped. Starting twice gives one cluster; stopping twice is allowed."""
     done = run(
         checkout,
         """
@@ -114,7 +114,7 @@ by_hand("stop")
     before, between, after = states(done.stdout)
     assert after == before
     assert not before["processes"]
-    # The cluster had indeed changed all that.
+    # The cluster had changed all of these.
     assert {name for name in between if between[name] == before[name]} <= {"folders", "controllers"}
     (seconds,) = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("SECONDS")]
     assert float(seconds[0]) < 60
@@ -142,7 +142,7 @@ state()
 
 
 def test_what_a_killed_cluster_left_is_cleared(checkout):
-    """Its owner had no time to stop: the programs are gone and the settings are not, or the pods run on."""
+    """Its owner was killed: the programs are gone but the settings remain, or the pods continue."""
     done = run(
         checkout,
         """
@@ -161,14 +161,14 @@ state()
 """,
     )
 
-    # What holds the pod's network, and the sleep.
+    # The network process of the pod, and the sleep.
     assert [line for line in done.stdout.splitlines() if line[0] in "PR"] == ["PODS 2", "RUNNING 7", "PODS 0"], done
     before, after = states(done.stdout)
     assert after == before
 
 
 def test_a_given_cluster_that_does_not_answer_is_not_replaced(checkout, tmp_path):
-    """Whoever names a cluster wants that one."""
+    """A named cluster is always used."""
     missing = tmp_path / "none"
     done = subprocess.run(
         [sys.executable, "-m", "tests.engines.kubernetes", "start"],
