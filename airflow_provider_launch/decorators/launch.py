@@ -22,10 +22,10 @@ P = ParamSpec("P")
 
 
 class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
-    """Calls the function when it runs, and launches what it returns."""
+    """Calls the function when the task runs, and launches the returned app."""
 
     custom_operator_name = "@task.launch"
-    # Without `app`: Airflow would call the function while it renders, where no time-out and no kill is handled.
+    # Without `app`, because Airflow would call the function during rendering, without handling timeouts and kills.
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(name for name in LaunchAppOperator.template_fields if name not in {"app", "component_args"}),
@@ -51,7 +51,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
 
     @property
     def _given_fields(self) -> tuple[Any, ...]:
-        """Return what the function gets, and the workspace."""
+        """Return the arguments of the function, and the workspace."""
         return (None, self.workspace, self.op_args, self.op_kwargs)
 
     def execute(self, context: Context) -> Any:
@@ -92,17 +92,17 @@ def launch_task(
 ) -> Any:
     """Return the decorator `@task.launch`.
 
-    The function is called on the worker, each try anew. It gets its arguments rendered and may ask for parts of the
-    context by name. It returns an `AppDef`, or a dict of the same form, which is taken as it is: no templates.
+    The function is called on the worker, in each try. It gets its arguments rendered, and parts of the context by name.
+    It returns an `AppDef`, or a dict of the same form, in which templates are not rendered.
 
     Args:
         python_callable: the function, for `@task.launch` without brackets.
         multiple_outputs: True pushes each part of the task's result (`handle`, `state`, ...) under a key of its own.
-            Never guessed from the function's annotation, which shows the type of the app and not of the result.
-        kwargs: those of `LaunchAppOperator` but `app` and `component`, and those of every task.
+            Not derived from the function's annotation, which is the type of the app and not of the result.
+        kwargs: arguments of `LaunchAppOperator` except `app` and `component`, and those of every task.
 
     Raises:
-        InvalidAppError: when the task is made: `app` or `component` is given, or the function is async.
+        InvalidAppError: at DAG parsing: `app` or `component` is given, or the function is async.
     """
     return task_decorator_factory(
         python_callable=python_callable,

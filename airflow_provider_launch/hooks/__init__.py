@@ -1,4 +1,4 @@
-"""Airflow hooks: from a connection to a scheduler."""
+"""Airflow hooks, which turn a connection into a scheduler."""
 
 from airflow_provider_launch._airflow import require_airflow
 

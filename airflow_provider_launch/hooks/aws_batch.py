@@ -22,7 +22,7 @@ _PROVIDER = "install apache-airflow-providers-amazon, and name a connection of t
 _OF_AWS = {
     "assume_role_method": f"role_arn alone assumes a role; for SAML and web identity {_PROVIDER}",
     "assume_role_with_saml": _PROVIDER,
-    "assume_role_with_web_identity": f"boto3 finds a token file by itself; else {_PROVIDER}",
+    "assume_role_with_web_identity": f"boto3 finds a token file by itself; otherwise {_PROVIDER}",
     "assume_role_kwargs": "set external_id, role_session_name and role_duration_s",
     "session_kwargs": "set profile_name, region_name and the keys by name",
     "service_config": "set endpoint_url, logs_endpoint_url and sts_endpoint_url",
@@ -31,7 +31,7 @@ _OF_AWS = {
     "aws_account_id": "set role_arn",
     "aws_iam_role": "set role_arn",
 }
-"""Extras that only the amazon provider knows, and what to do instead."""
+"""Extras that only the amazon provider supports, each with the fix."""
 
 
 class AwsBatchLaunchHook(BuiltinLaunchHook):
@@ -47,7 +47,8 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
         for name, cure in _OF_AWS.items():
             if extras.get(name) is not None:
                 raise InvalidAppError(
-                    f"connection {self.launch_conn_id!r}: the extra {name!r} is one of connections of type aws; {cure}"
+                    f"connection {self.launch_conn_id!r}: the extra {name!r} exists only in connections of type aws; "
+                    f"{cure}"
                 )
         options = super()._options(extras)
         if not options.params["aws_conn_id"]:
@@ -55,19 +56,19 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
         return dataclasses.replace(options, params={**options.params, "make_clients": clients_of_aws_connection})
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and ask AWS for each action that can be asked for; nothing is created."""
+        """Check the extras, and the permission for each action that can be checked; creates nothing."""
         try:
             scheduler = cast("AwsBatchScheduler", self.scheduler)
             missing = scheduler.missing_permissions(self.options.cfg.get("queue"))
-        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
         if missing:
             return False, f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy"
         return True, (
-            f"extras are valid; AWS Batch in {scheduler.aws.region} answered, and allows all that can be asked for "
-            f"without a trace: RegisterJobDefinition and PassRole show at the first launch"
+            f"extras are valid; AWS Batch in {scheduler.aws.region} answered and allows all actions that can be "
+            f"checked; RegisterJobDefinition and PassRole are checked only by the first launch"
         )
 
 
@@ -91,7 +92,7 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
         return clients_of(
             session.client,
             dataclasses.replace(connection, verify=verify),
-            # The user's configuration has proxies, so ours is merged into it.
+            # The user's configuration may have proxies, so ours is merged into it.
             hook.config if hook.config is not None else Config(),
             theirs.get_service_endpoint_url,
         )

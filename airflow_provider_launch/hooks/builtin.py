@@ -1,4 +1,4 @@
-"""What the hooks of the built-in backends have in common."""
+"""Common base of the hooks of the built-in backends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["BuiltinLaunchHook"]
 
 
 class BuiltinLaunchHook(LaunchHook):
-    """A hook whose extras are the options of its backend, those of the connection and those of a launch.
+    """A hook whose extras are the options of its backend, both of the connection and of launches.
 
-    A subclass sets `backend`; type and default name of its connections follow from that.
+    A subclass sets `backend`, which determines type and default name of its connections.
 
     Args:
-        launch_conn_id: the connection. None: the default one of the backend.
+        launch_conn_id: the connection. None: the backend's default connection.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The file that `[launch] config_file` of Airflow's configuration names: defaults below those of connections."""
+"""The file of `[launch] config_file`: defaults that connections override."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ __all__ = ["component_defaults", "config_files", "file_errors"]
 
 
 def config_files() -> list[str]:
-    """Return the file, as the list of one, or no file; connections are what counts in Airflow, so there is no other.
+    """Return a list with the configured file, or an empty list.
 
     Raises:
-        InvalidAppError: it is no file on this host.
+        InvalidAppError: the file does not exist on this host.
     """
     path = conf.get("launch", "config_file", fallback="")
     if not path:
         return []
     found = Path(path).expanduser()
     if not found.is_file():
-        raise InvalidAppError(f"config_file in the section launch of airflow.cfg is {path!r}, which is no file here")
+        raise InvalidAppError(
+            f"config_file in the section launch of airflow.cfg is {path!r}, which is not a file on this host; fix it"
+        )
     return [str(found)]
 
 
 def component_defaults(name: str) -> dict[str, str]:
-    """Return the defaults that `[component:<name>]` of the file gives to the parameters of a component.
+    """Return the defaults for the parameters of a component, from `[component:<name>]` of the file.
 
     Raises:
         InvalidAppError: the file cannot be read.

@@ -22,12 +22,12 @@ class DockerLaunchHook(BuiltinLaunchHook):
     backend: ClassVar[str] = "docker"
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and prove that the engine lets us create a container; it is never started."""
+        """Check the extras, and that the engine allows creating a container, which is never started."""
         try:
             engine = cast("DockerScheduler", self.scheduler).engine
             engine.probe()
-        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
-        return True, f"extras are valid; the Docker engine at {engine.wire.url} let us create and remove a container"
+        return True, f"extras are valid; a container could be created and removed at {engine.wire.url}"

@@ -1,4 +1,4 @@
-"""The extras of a connection, checked strictly: Airflow stores whatever was typed."""
+"""Strict checks of a connection's extras, because Airflow stores them unchecked."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ __all__ = ["LaunchOptions", "refuse_locked", "refuse_standard_fields", "split_ex
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """The content of a connection: which scheduler, where, and with which default options."""
+    """The content of a connection: a scheduler, its location and default options."""
 
     backend: str
     """Registry name of the scheduler."""
     params: Mapping[str, Any]
-    """Keywords for the factory of the scheduler: where it is and how it is reached."""
+    """Keyword arguments for the factory of the scheduler: its location and access."""
     cfg: Mapping[str, Any]
-    """Options of each launch, as far as the connection sets them; the operator's `cfg` wins."""
+    """Launch options set by the connection; the operator's `cfg` overrides them."""
     identity: str
-    """One line that differs between connections which do not see each other's apps; holds no secret."""
+    """One line without secrets that differs between connections that do not see each other's apps."""
     locked: tuple[str, ...] = ()
     """Names of options in `cfg` that tasks cannot change."""
     placeholders: Mapping[str, Any] = field(default_factory=dict)
-    """Values for settings that steps of pipelines leave to the connection, by name."""
+    """Values by name for settings that steps of pipelines leave to the connection."""
 
 
 def split_extras(
     extras: Mapping[str, Any], connection: type[StructuredOpts], opts: type[StructuredOpts]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of `connection`, all of them, and those of `opts` that are set.
+    """Return all fields of `connection`, and the set fields of `opts`.
 
-    None is unset, and text is cast: a form stores null for an empty field, and a URI knows only text.
+    None counts as unset, because a form stores null for an empty field. Text is cast, because a URI has only text.
 
     Raises:
         InvalidRunConfigException: an extra is unknown or has a wrong value; the text names it.
@@ -57,37 +57,41 @@ def split_extras(
 
 
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
-    """Refuse options of a task that the connection keeps for itself.
+    """Refuse options of a task that the connection locks.
 
     Args:
         conn_id: the connection.
-        options: those of the connection.
+        options: options of the connection.
         schema: the options of its scheduler.
         given: names of the options that the task sets, in any spelling.
 
     Raises:
-        InvalidAppError: the connection locks what is no option.
+        InvalidAppError: the connection locks a name that is not an option.
         InvalidRunConfigException: the task sets an option that is locked.
     """
     if not options.locked:
         return
     for name in options.locked:
         if schema.registered_name(name) is None:
-            raise InvalidAppError(f"connection {conn_id!r} locks {name!r}, which is no option of {options.backend!r}")
+            raise InvalidAppError(
+                f"connection {conn_id!r} locks {name!r}, which is not an option of {options.backend!r}; fix the name"
+            )
     locked = {schema.registered_name(name) for name in (*options.locked, "overlay")}
     for name in given:
         if (known := schema.registered_name(name)) is not None and known in locked:
-            reason = "which tasks cannot change" if name != "overlay" else "since an overlay reaches past what it locks"
+            reason = (
+                "so tasks cannot change it" if name != "overlay" else "because an overlay could override locked options"
+            )
             raise InvalidRunConfigException(
-                f"option {name!r} is locked by connection {conn_id!r}, {reason}; leave it out, or ask who manages "
-                f"the connection",
+                f"option {name!r} is locked by connection {conn_id!r}, {reason}; leave it out, or ask the "
+                f"administrator of the connection",
                 name,
                 dict.fromkeys(given),
             )
 
 
 def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
-    """Refuse what was typed into fields that this connection type does not have.
+    """Refuse values in standard fields that this connection type does not use.
 
     Raises:
         InvalidAppError: names the fields.
@@ -96,5 +100,5 @@ def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
     if names:
         raise InvalidAppError(
             f"connection {conn_id!r} sets {', '.join(names)}, which its type does not use; "
-            f"leave {'it' if len(names) == 1 else 'them'} empty, options belong into the extra fields"
+            f"leave {'it' if len(names) == 1 else 'them'} empty, and put options into the extra fields"
         )

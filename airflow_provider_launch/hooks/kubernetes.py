@@ -33,12 +33,12 @@ class KubernetesLaunchHook(BuiltinLaunchHook):
         return super()._options(extras)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and ask the cluster whether we may do all that we have to do; nothing is created."""
+        """Check the extras, and ask the cluster for all required permissions; creates nothing."""
         try:
             scheduler = cast("KubernetesScheduler", self.scheduler)
             missing = scheduler.missing_rights()
             place = f"namespace {scheduler.cluster.namespace!r} of {scheduler.cluster.url}"
-        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
@@ -47,4 +47,4 @@ class KubernetesLaunchHook(BuiltinLaunchHook):
                 f"the credentials lack rights in {place}: {', '.join(missing)}; "
                 f"ask the administrator of the cluster to grant them, docs/kubernetes.md has the Role"
             )
-        return True, f"extras are valid; {place} answered, and lets us do all that apps need; nothing was launched"
+        return True, f"extras are valid; {place} answered and grants all rights that apps need; nothing was launched"

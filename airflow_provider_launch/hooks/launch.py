@@ -1,4 +1,4 @@
-"""From an Airflow connection to a runner."""
+"""`LaunchHook`: turns an Airflow connection into a runner."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
 
 DEFAULT_CONN_ID = "launch_local_default"
-"""The connection of a task that names none: local processes with default options."""
+"""The connection of a task without one: local processes with default options."""
 _NEED_NO_DEFINITION = {DEFAULT_CONN_ID: "launch_local", "launch_docker_default": "launch_docker"}
-"""Default options reach what is on this host: processes, and the engine at the default socket."""
+"""Connections that work with default options, on this host: local processes, and Docker at the default socket."""
 
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
     **{info.connection_type: info.hook for info in BACKENDS.values()},
 }
-"""Connection type to hook class; text, because only the hook that is used shall be imported."""
+"""Connection type to hook class, as text, so that only the needed hook is imported."""
 
 
 class LaunchHook(BaseHook):
-    """A scheduler as an Airflow connection describes it.
+    """The hook of a scheduler, which an Airflow connection describes.
 
-    Of type `launch` for schedulers of plug-ins: the extra `scheduler` names one, `params` are the keywords of its
-    factory, `cfg` its default options. The built-in schedulers have types of their own, and hooks that are subclasses.
+    Connections of type `launch` are for schedulers of plug-ins: the extra `scheduler` names one, `params` are the
+    keyword arguments of its factory, `cfg` its default options. Built-in schedulers have own types and subclasses.
 
     Args:
         launch_conn_id: the connection; also the session name in the handles of its apps.
@@ -65,15 +65,15 @@ class LaunchHook(BaseHook):
 
     @classmethod
     def for_connection(cls, conn_id: str) -> LaunchHook:
-        """Return the hook of the connection's type.
+        """Return the hook for the connection's type.
 
-        Also in a script outside of Airflow, on a host that has Airflow's configuration: connections then come from
-        variables, secrets backends or Airflow's database.
+        Works also in a script outside of Airflow, on a host with Airflow's configuration: connections then come from
+        environment variables, secrets backends or Airflow's database.
 
         Raises:
-            AirflowNotFoundException: no such connection. `launch_local_default` and `launch_docker_default`
-                need not be defined.
-            InvalidAppError: the connection is of a type that launches nothing.
+            AirflowNotFoundException: the connection does not exist. `launch_local_default` and
+                `launch_docker_default` need not be defined.
+            InvalidAppError: the connection does not have a launch type.
         """
         connection = _connection(conn_id)
         conn_type = connection.conn_type if connection is not None else _NEED_NO_DEFINITION[conn_id]
@@ -81,12 +81,13 @@ class LaunchHook(BaseHook):
         path = HOOKS.get(str(conn_type).replace("-", "_"))
         if path is None:
             raise InvalidAppError(
-                f"connection {conn_id!r} has type {conn_type!r}, which launches nothing; use one of {', '.join(HOOKS)}"
+                f"connection {conn_id!r} has type {conn_type!r}, which is not a launch type; "
+                f"use one of {', '.join(HOOKS)}"
             )
         module, _, name = path.partition(":")
         hook_class = cast("type[LaunchHook]", getattr(importlib.import_module(module), name))
         hook = hook_class(conn_id)
-        # One look-up is one request to the API server.
+        # Cached, because each lookup is a request to the API server.
         hook.__dict__["_connection"] = connection
         return hook
 
@@ -139,12 +140,12 @@ class LaunchHook(BaseHook):
 
     @cached_property
     def runner(self) -> Runner:
-        """A runner whose session is the connection, so that handles name where their app is."""
+        """A runner with the connection as its session, so that handles contain the connection."""
         return self._make_runner()
 
     def _make_runner(self) -> Runner:
         options = self.options
-        # A type of ours means our scheduler, whatever is installed: it is the one that has declared the extras.
+        # Built-in types always use the built-in scheduler, which has declared the extras.
         factories = get_builtin_scheduler_factories() if self.backend else None
         return Runner(
             self.launch_conn_id,
@@ -180,23 +181,21 @@ class LaunchHook(BaseHook):
         return self.runner.scheduler(self.options.backend)
 
     def new_scheduler(self) -> Scheduler[Any]:
-        """Return another scheduler that shares no client with `scheduler`; for use in another thread.
+        """Return a scheduler with own clients, for use in another thread.
 
-        After `options` was read once, this asks Airflow nothing.
+        Makes no request to Airflow after `options` was read once.
         """
         return self._make_runner().scheduler(self.options.backend)
 
     def merged_cfg(self, cfg: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the options of one launch: those of the connection, overruled by `cfg`, of which text is cast.
+        """Return the options of one launch: those of `[launch] config_file`, of the connection, and of `cfg`.
 
-        Below both are those of the file that `[launch] config_file` names.
-
-        A template gives text, whatever the type of its option.
+        Later ones override earlier ones. Text in `cfg` is cast to the type of its option, because templates give text.
 
         Raises:
-            InvalidAppError: `cfg` is no mapping.
-            InvalidRunConfigException: `cfg` has an option that the scheduler does not know, or text that is no value
-                of its option.
+            InvalidAppError: `cfg` is not a mapping.
+            InvalidRunConfigException: `cfg` has an option that the scheduler does not have, or text that is not valid
+                for its option.
         """
         given: object = cfg
         if given is not None and not isinstance(given, Mapping):
@@ -210,7 +209,7 @@ class LaunchHook(BaseHook):
         if len(schema) == 0:
             return {**self.options.cfg, **own}
         defaults = self._file_options(schema)
-        # By registered name, so that two spellings of one option do not stand side by side.
+        # By registered name, so that two spellings of one option are merged.
         try:
             return {
                 **defaults,
@@ -221,13 +220,13 @@ class LaunchHook(BaseHook):
             name = error.cfg_key
             reason = str(error).partition(". Given:")[0]
             if schema.registered_name(name) is None and name in self.options.params:
-                reason = f"option {name!r} defines where apps run, and belongs into connection {self.launch_conn_id!r}"
+                reason = f"option {name!r} defines where apps run; set it in connection {self.launch_conn_id!r}"
             raise InvalidRunConfigException(f"cfg of the task: {reason}", name, own) from None
 
     def orphans(self) -> list[str]:
-        """Return handles of the living apps whose tasks are over, so that a maintenance DAG can cancel them.
+        """Return handles of running apps whose tasks are over, for a maintenance DAG that cancels them.
 
-        Waits 20 s if there are any, to ask Airflow twice. Triggerers do the same by themselves.
+        If there are any, it waits 20 s and asks Airflow again. Triggerers do the same automatically.
         """
         from airflow_provider_launch.hooks.task_states import ask_states, deployment_id
 
@@ -238,11 +237,11 @@ class LaunchHook(BaseHook):
         return self.scheduler
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, make the scheduler, and ask it for its apps; the text names what was checked."""
+        """Check the extras, create the scheduler, and list its apps; the text names the checks."""
         try:
             options = self.options
             count = len(self.scheduler.list())
-        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
@@ -252,7 +251,7 @@ class LaunchHook(BaseHook):
         return f"scheduler {options.backend!r}"
 
     def close(self) -> None:
-        """Free the clients; may be repeated."""
+        """Close the clients; may be repeated."""
         if "runner" in self.__dict__:
             self.runner.close()
 
@@ -263,22 +262,22 @@ def _connection(conn_id: str) -> Connection | None:
     except AirflowNotFoundException:
         if (stored := _stored_connection(conn_id)) is not None:
             return stored
-        # Only for this id: Airflow reports "not found" also when its API server fails, and an app of another
-        # connection must not land on this host because of that.
+        # Only for these ids: Airflow reports "not found" also if its API server fails, and then an app of another
+        # connection must not run on this host.
         if conn_id in _NEED_NO_DEFINITION:
             return None
         if conn_id in (cures := {backend.default_conn_id: backend.connection_type for backend in BACKENDS.values()}):
             raise AirflowNotFoundException(
-                f"connection {conn_id!r} is not defined; make it under Admin, Connections, or by "
+                f"connection {conn_id!r} is not defined; create it under Admin, Connections, or with "
                 f"airflow connections add {conn_id} --conn-type {cures[conn_id]}"
             ) from None
         raise
 
 
 def _stored_connection(conn_id: str) -> Connection | None:
-    """Return a connection of Airflow's database, for a script on a host that has Airflow's configuration.
+    """Return a connection of Airflow's database, for a script on a host with Airflow's configuration.
 
-    A task, a triggerer and the parser of DAGs have asked the API server, which knows the database.
+    Tasks, triggerers and DAG parsers have already asked the API server, which reads the database.
     """
     if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
         return None
@@ -286,7 +285,7 @@ def _stored_connection(conn_id: str) -> Connection | None:
     from airflow.sdk import Connection
 
     try:
-        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not ask the database
+        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not read the database
     except AirflowNotFoundException:
         return None
     names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
@@ -300,7 +299,7 @@ def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:
     try:
         extras = json.loads(text)
     except ValueError as error:
-        raise InvalidAppError(f"the extra of connection {conn_id!r} is no JSON: {error}") from error
+        raise InvalidAppError(f"the extra of connection {conn_id!r} is not valid JSON: {error}") from error
     if not isinstance(extras, dict):
         raise InvalidAppError(f"the extra of connection {conn_id!r} must be a JSON object")
     return extras

@@ -1,4 +1,4 @@
-"""States of task instances, and the id of this deployment; asked from a worker or a triggerer."""
+"""States of task instances and the id of this deployment, requested from a worker or a triggerer."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ __all__ = ["VARIABLE", "Question", "ask_states", "deployment_id", "questions_for
 log = logging.getLogger(__name__)
 
 VARIABLE = "launch_deployment_id"
-"""The Variable of Airflow that keeps the id of the deployment, unless `[launch] deployment_id` does."""
+"""The Airflow Variable with the id of the deployment, unless `[launch] deployment_id` is set."""
 _MOST_RUNS = 100
-"""Runs in one question: Airflow's own client refuses an address of 64 KB, which 2000 ids exceed."""
+"""Limit of runs in one request: Airflow's client refuses a URL of 64 KB, which 2000 ids exceed."""
 _INDEXED = re.compile(r"(.+)_\d+\Z")
 _NOT_FOUND = 404
 
 
 def deployment_id() -> str:
-    """Return the id that distinguishes the apps of this Airflow from those of another; empty: not known.
+    """Return the id that distinguishes the apps of this Airflow from those of another; empty: unknown.
 
-    `[launch] deployment_id`, else a Variable, which the first launch writes. The address of the API server is a part
-    of it, because a copy of the database has the same Variable; a triggerer that has another address than the workers
-    warns.
+    It is `[launch] deployment_id`, or a Variable that the first launch writes, followed by the address of the API
+    server, because a copy of the database has the same Variable. A triggerer warns if the workers have another address.
     """
     from airflow.sdk import Variable, conf
 
@@ -43,9 +42,9 @@ def deployment_id() -> str:
             Variable.set(
                 VARIABLE, uuid.uuid4().hex, description="Written by airflow-provider-launch; do not change it."
             )
-            # Read again: of two workers that write at once the last one counts.
+            # Read again, because another worker may have written it at the same time.
             kept = Variable.get(VARIABLE, default=None)
-    except Exception as error:  # noqa: BLE001 - an app that belongs to no deployment is only never ended as an orphan
+    except Exception as error:  # noqa: BLE001 - without an id the app is only never cancelled as an orphan
         log.warning("Variable %r could not be read (%s): an app that loses its task is not cancelled", VARIABLE, error)
         return ""
     address: str = conf.get("api", "base_url", fallback="") or ""
@@ -54,25 +53,25 @@ def deployment_id() -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """One request for states: of one DAG, each task in each run."""
+    """One request for the states of tasks of one DAG, for all combinations of tasks and runs."""
 
     keys: frozenset[TaskKey]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keywords of `RuntimeTaskInstance.get_task_states`; an empty list would mean all."""
+        """Return keyword arguments of `RuntimeTaskInstance.get_task_states`; an empty list would mean all."""
         (dag_id,) = {key.dag_id for key in self.keys}
         indices = {key.map_index for key in self.keys}
         return {
             "dag_id": dag_id,
             "run_ids": sorted({key.run_id for key in self.keys}),
             "task_ids": sorted({key.task_id for key in self.keys}),
-            # Without it each row of a map of thousands is read.
+            # Without it all rows of a mapped task are read, which may be thousands.
             "map_index": next(iter(indices)) if len(indices) == 1 else None,
         }
 
 
 def questions_for(keys: Collection[TaskKey]) -> Iterator[Question]:
-    """Divide the tasks into as few questions as their answers allow: a mapped `a` and a task `a_1` share a name."""
+    """Group the tasks into few requests without ambiguous names: index 1 of a mapped `a` is also called `a_1`."""
     by_dag: dict[str, list[TaskKey]] = defaultdict(list)
     for key in sorted(keys):
         by_dag[key.dag_id].append(key)
@@ -86,7 +85,7 @@ def questions_for(keys: Collection[TaskKey]) -> Iterator[Question]:
 
 def _without_clashes(task_ids: set[str]) -> list[set[str]]:
     groups: list[set[str]] = []
-    # The shorter name first: only a longer one can clash with those that are placed.
+    # Shorter names first, because only a longer name can clash with one in a group.
     for task_id in sorted(task_ids, key=lambda each: (len(each), each)):
         found = _INDEXED.match(task_id)
         free = (group for group in groups if found is None or found[1] not in group)
@@ -102,12 +101,12 @@ def ask_states(
     has_seen: Callable[[str, str], bool] = lambda _dag, _run: False,
     report: Callable[[Exception], object] = lambda _: None,
 ) -> dict[TaskKey, str | None]:
-    """Return what Airflow reports for these tasks: a state, None, `GONE` or `ABSENT`. Unanswered ones are left out.
+    """Return the state of each task: a state of Airflow, None, `GONE` or `ABSENT`; unanswered tasks are left out.
 
     Args:
         keys: the tasks.
-        has_seen: whether the run of a DAG is known to have existed; only of such a run it is asked whether it is gone.
-        report: gets the error of each question that was not answered.
+        has_seen: returns whether a run of a DAG has existed; only such runs are checked for deletion.
+        report: takes the error of each failed request.
     """
     states: dict[TaskKey, str | None] = {}
     for question in questions_for(keys):
@@ -117,7 +116,7 @@ def ask_states(
                 of_run = answer.get(key.run_id) or {}
                 name = key.task_id if key.map_index < 0 else f"{key.task_id}_{key.map_index}"
                 states[key] = of_run.get(name, ABSENT)
-        except Exception as error:  # noqa: BLE001 - no answer keeps the apps, whatever the reason
+        except Exception as error:  # noqa: BLE001 - without an answer the apps are kept
             log.debug("Airflow did not answer for tasks of DAG %r: %s", question.arguments()["dag_id"], error)
             report(error)
     runs = {(key.dag_id, key.run_id) for key, state in states.items() if state == ABSENT}
@@ -134,7 +133,7 @@ def _get_task_states(**arguments: Any) -> dict[str, dict[str, str | None]]:
 
 
 def _is_gone(dag_id: str, run_id: str) -> bool:
-    """Return whether Airflow reports that there is no such run; a 404 of a proxy does not name the run."""
+    """Return whether Airflow reports that the run does not exist; a 404 of a proxy does not name the run."""
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -151,6 +150,6 @@ def _is_gone(dag_id: str, run_id: str) -> bool:
             and inner.get("reason") == "not_found"
             and f"'{run_id}'" in str(inner.get("message"))
         )
-    except Exception as error:  # noqa: BLE001 - no answer keeps the apps, whatever the reason
+    except Exception as error:  # noqa: BLE001 - without an answer the apps are kept
         log.debug("Airflow did not answer for run %r of DAG %r: %s", run_id, dag_id, error)
     return False

@@ -1,4 +1,4 @@
-"""Links on the page of a task: the app in its scheduler's user interface, and the request that was sent."""
+"""Links on the page of a task: to the app in its scheduler's user interface, and to the request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class SchedulerLink(BaseOperatorLink):
-    """The app in the user interface of its scheduler; there as soon as the scheduler names a page, if it has one."""
+    """The app in the user interface of its scheduler, as soon as the scheduler reports a page."""
 
     name = "Scheduler UI"
 
@@ -43,7 +43,7 @@ class SchedulerLink(BaseOperatorLink):
         return "launch_link_scheduler"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
-        """Return the page that was named last; empty text shows no link."""
+        """Return the last reported page; empty text shows no link."""
         return getattr(operator, "ui_url", None) or ""
 
 
@@ -59,7 +59,7 @@ class _PageLink(BaseOperatorLink):
         return f"launch_link_{self.page.replace(' ', '_')}"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
-        """Return the page that was named last; empty text shows no link."""
+        """Return the last reported page; empty text shows no link."""
         return str(getattr(operator, "ui_pages", {}).get(self.page, ""))
 
 
@@ -88,7 +88,7 @@ _PAGE_LINKS = (JobDefinitionLink, QueueLink, SchedulerLogLink)
 
 
 class RequestLink(BaseOperatorLink):
-    """The request to the scheduler, which stands among the task's rendered templates."""
+    """The request to the scheduler, which is shown with the task's rendered templates."""
 
     name = "Launch request"
 
@@ -103,7 +103,7 @@ class RequestLink(BaseOperatorLink):
 
 
 class LauncherLink(BaseOperatorLink):
-    """The task that has launched the app of a sensor, where the DAG names it: its log is that of the launch."""
+    """The task that has launched the app of a sensor, if the DAG names it."""
 
     name = "Launched by"
 
@@ -119,7 +119,7 @@ class LauncherLink(BaseOperatorLink):
 
 
 def task_page(ti_key: TaskInstanceKey, task_id: str | None = None) -> str:
-    """Return the page of a task instance in Airflow's user interface; `task_id`: that of another task of its run."""
+    """Return the page of a task instance in Airflow's user interface; `task_id` selects another task of its run."""
     base = conf.get("api", "base_url", fallback="") or "http://localhost:8080/"
     index = ti_key.map_index if task_id is None else -1
     mapped = "" if index in (None, -1) else f"/mapped/{index}"
@@ -128,10 +128,10 @@ def task_page(ti_key: TaskInstanceKey, task_id: str | None = None) -> str:
 
 
 def show_ui(operator: Any, ti: Any, url: str, pages: Mapping[str, str]) -> None:
-    """Let the links to the scheduler appear now: Airflow itself asks for links only when a worker is done."""
+    """Show the links to the scheduler now, because Airflow asks for links only when a worker is done."""
     url, pages = clean_text(url), clean_json(dict(pages))
     operator.ui_url, operator.ui_pages = url, pages
-    # A link that is missing must not change how the task ends.
+    # A missing link must not change how the task ends.
     with contextlib.suppress(Exception):
         for kind, address in _addresses(url, pages):
             ti.xcom_push(kind().xcom_key, address)
@@ -139,7 +139,7 @@ def show_ui(operator: Any, ti: Any, url: str, pages: Mapping[str, str]) -> None:
 
 
 def drop_empty_links(operator: Any) -> None:
-    """Keep Airflow from storing links that lead nowhere: the scheduler has named no page, the DAG no other task."""
+    """Remove links that have no target, so that Airflow does not store them."""
     if not getattr(operator, "ui_url", None):
         _drop(operator, SchedulerLink)
     pages = getattr(operator, "ui_pages", {})
@@ -151,12 +151,12 @@ def drop_empty_links(operator: Any) -> None:
 
 
 def drop_request_link(operator: Any) -> None:
-    """Keep Airflow from storing again what the first part of a deferred task has stored."""
+    """Remove the link to the request, which the first part of a deferred task has already stored."""
     _drop(operator, RequestLink)
 
 
 def _drop(operator: Any, kind: type[BaseOperatorLink]) -> None:
-    # Airflow stores each link of the operator once more when a worker is done.
+    # Airflow stores each link of the operator again when a worker is done.
     operator.operator_extra_links = tuple(link for link in operator.operator_extra_links if not isinstance(link, kind))
 
 
@@ -166,7 +166,7 @@ def _addresses(url: str, pages: Mapping[str, str]) -> Iterator[tuple[type[Schedu
 
 
 async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str, str]) -> None:
-    """Let the links to the scheduler of a deferred task appear now; without a task instance nothing can be kept."""
+    """Show the links to the scheduler of a deferred task now; no-op without a task instance."""
     if task_instance is None:
         return
     from airflow.sdk.bases.xcom import BaseXCom
@@ -178,10 +178,10 @@ async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str,
 
 
 def show_request(operator: Any, ti: Any) -> None:
-    """Let the link to the request appear now, and the request on the page to which it leads."""
+    """Show the link to the request now, and the request on the linked page."""
     with contextlib.suppress(Exception):
         _send_rendered_fields(operator)
-        # Once is enough: rendering all fields again at the end takes Airflow some milliseconds.
+        # Once is enough; rendering all fields again at the end takes some milliseconds.
         operator.overwrite_rtif_after_execution = False
     with contextlib.suppress(Exception):
         ti.xcom_push(RequestLink().xcom_key, RequestLink().get_link(operator, ti_key=ti))
@@ -189,8 +189,8 @@ def show_request(operator: Any, ti: Any) -> None:
 
 
 def _send_rendered_fields(operator: Any) -> None:
-    """Store the rendered fields as they are now; Airflow does so before the task begins and when it has ended."""
-    # Not public: without these the request is on the page when the worker is done.
+    """Store the rendered fields now; Airflow does so only before the task starts and after it has ended."""
+    # Private parts of Airflow: without them the request is shown only when the worker is done.
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import SetRenderedFields
 

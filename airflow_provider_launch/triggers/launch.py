@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 __all__ = ["AppStatusTrigger"]
 
 _LEAVE_S = 28.0
-"""How long a trigger waits for the cancel of its app before it ends; Airflow's `on_kill_timeout` is 30 s."""
+"""Seconds that a trigger waits for the cancel of its app before it ends; Airflow's `on_kill_timeout` is 30 s."""
 
 
 class AppStatusTrigger(BaseTrigger):
     """Shows states and log lines of an app until it has ended, then fires once.
 
     All triggers of a process share one status request per connection and interval, and one log pump. The worker that
-    goes on asks the scheduler itself how the app ended, and writes the lines which were not shown here.
+    resumes asks the scheduler itself how the app ended, and writes the lines that were not shown here.
 
-    The event is plain JSON: `{handle, why, text}` and a `FollowProgress`. `why` is "ended", "deadline", "unreachable"
-    or "error", which the worker then meets itself.
+    The event is plain JSON: `{handle, why, text}` and a `FollowProgress`. `why` is "ended", "deadline", "unreachable",
+    "not started" or "error"; after an error the worker follows the app itself.
 
     Args:
-        handle: `backend://connection/app_id`, or `[task id, XCom key]` of where it stands.
-        deadline: epoch seconds after which the waiting ends. None: never.
+        handle: `backend://connection/app_id`, or `[task id, XCom key]` of the XCom with the handle.
+        deadline: epoch seconds after which the wait ends. None: never.
         timeout_s: the same, counted from the start of the trigger.
-        cancels_at_deadline: whether that happens, or the app is left alone.
-        scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
-        known: the app has been there, so if the scheduler does not know it, it has vanished.
-        secret_places: of values in the app that its worker masks, as `_task.secrets` gives them. None: not known; then
-            only names show what is a secret.
-        progress: what an earlier follower of the task leaves: `FollowProgress` as JSON.
-        fire_after_s: the event comes no earlier than this after the start of the trigger. A task that goes on before
-            Airflow's scheduler knows that its worker has left is failed by it.
-        options: those of `FollowOptions`, by name.
+        cancels_at_deadline: whether the deadline cancels the app.
+        scheduled: the task has just launched the app: the app exists, and none of its lines are old.
+        known: the app existed, so if the scheduler does not find it, it has vanished.
+        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None: unknown;
+            then only values with secret-like names are masked.
+        progress: `FollowProgress` of an earlier follower of the task, as JSON.
+        fire_after_s: earliest time of the event, in seconds from the start of the trigger. Airflow's scheduler fails a
+            task that resumes before it knows that the worker has ended.
+        options: fields of `FollowOptions` by name.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class AppStatusTrigger(BaseTrigger):
         self._ending: Future[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the triggerer makes this trigger from; plain JSON, no secrets.
+        """Return class path and keyword arguments of this trigger, as plain JSON without secrets.
 
-        What has its default is left out, so that a triggerer of an older version takes all that it knows.
+        Defaults are left out, so that a triggerer with an older version accepts the arguments.
         """
         own = [each for each in inspect.signature(type(self)).parameters.values() if each.name != "options"]
         kwargs = {each.name: getattr(self, each.name) for each in own}
@@ -96,13 +96,13 @@ class AppStatusTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", clean_json({**changed, **self.options.to_json()})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the one event."""
+        """Yield one event, when the wait is over."""
         from airflow_provider_launch.triggers._run import is_of_user
         from airflow_provider_launch.triggers.hub import hub
 
-        began = time.monotonic()
+        started_at = time.monotonic()
         if self.task_instance is not None:
-            # First: a triggerer that has just started may need long to join the connection.
+            # First, because joining the connection may take long in a triggerer that has just started.
             hub().reconciler.see_run(self.task_instance.dag_id, self.task_instance.run_id)
         try:
             watch = await self._join()
@@ -116,12 +116,12 @@ class AppStatusTrigger(BaseTrigger):
                 except asyncio.CancelledError as error:
                     if is_of_user(error):
                         hub().reconciler.check_soon(self._conn_id())
-                        # First: a thousand that are ended at once share the threads on which the following stops.
+                        # Before `abandon`, because a thousand triggers that end at once share the threads it needs.
                         self._start_cancel()
                     await watch.abandon(error)
                     if is_of_user(error):
-                        # Not only in `on_kill`: the next cancellation ends what waits for that, and the task's log.
-                        # Here already: the connection is still joined.
+                        # Wait here, while the connection is still joined, and not only in `on_kill`: the next
+                        # cancellation would end that wait and the task's log.
                         await self._cancel_killed()
                     raise
                 finally:
@@ -132,7 +132,7 @@ class AppStatusTrigger(BaseTrigger):
             if is_of_user(error):
                 await self._cancel_killed()
             raise
-        except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
+        except Exception as error:  # noqa: BLE001 - the worker handles it; a trigger that raises fails the task without a message
             given = FollowProgress.from_json(self.progress or {})
             progress = FollowProgress(since=given.since, roles=given.roles)
             event = self._event("error", f"{type(error).__name__}: {error}", progress)
@@ -140,24 +140,24 @@ class AppStatusTrigger(BaseTrigger):
 
             with contextlib.suppress(Exception):
                 await Checkpoint(self.task_instance).save(FollowProgress(), fired=True)
-        await asyncio.sleep(began + self.fire_after_s - time.monotonic())
-        # Before the yield: the triggerer may end the trigger as if it were killed right after it.
+        await asyncio.sleep(started_at + self.fire_after_s - time.monotonic())
+        # Before the yield, because right after it the triggerer may cancel the trigger as if it were killed.
         self._fired = True
-        # The event is stored with those of all tasks: a letter that its database refuses would end the triggerer.
+        # Cleaned, because a character that the database refuses would end the whole triggerer.
         yield TriggerEvent(clean_json(event))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Cancel the app when a user has ended the task; called also when nobody has."""
+        """Cancel the app if a user has ended the task; Airflow calls this in other cases, too."""
         if not self.options.may_cancel:
             return
-        # A trigger may be ended before it has begun.
+        # A trigger may be cancelled before it has started.
         await self._resolve()
         await self._cancel_killed()
 
     async def _cancel_killed(self) -> None:
-        """Cancel the app if the task is over, and wait for it however often Airflow cancels this trigger meanwhile.
+        """Cancel the app if the task is over, and wait for it even if Airflow cancels this trigger again.
 
-        Airflow does so each second; with fifty tasks ended at once one second is too short.
+        Airflow does so each second, which is too short if fifty tasks end at once.
         """
         ending = self._start_cancel()
         if ending is None:
@@ -166,16 +166,16 @@ class AppStatusTrigger(BaseTrigger):
         deadline = loop.time() + _LEAVE_S
         ended = asyncio.wrap_future(ending)
         while not ended.done() and (left := deadline - loop.time()) > 0:
-            # Each further cancellation is the same end.
+            # Ignore further cancellations.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({ended}, timeout=left)
 
     def _conn_id(self) -> str | None:
-        """Return the connection; None: it is not known yet."""
+        """Return the connection; None: unknown until the handle is resolved."""
         return allowed_conn_id(self.options.launch_conn_id, self._parsed) if self._parsed is not None else None
 
     def _start_cancel(self) -> Future[None] | None:
-        """Have the app cancelled if the task is over; None: nothing is to be ended."""
+        """Start to cancel the app if the task is over; None: there is nothing to cancel."""
         if self._fired or self._parsed is None or not self.options.may_cancel:
             return None
         if self._ending is None:
@@ -194,7 +194,7 @@ class AppStatusTrigger(BaseTrigger):
     # ---- follow ------------------------------------------------------------------------------------------------------
 
     async def _join(self) -> TriggerRun:
-        """Find the app, and what the triggers of its connection share."""
+        """Find the app, and join its connection."""
         from airflow_provider_launch.triggers._run import TriggerRun
         from airflow_provider_launch.triggers.hub import hub
 
@@ -207,12 +207,15 @@ class AppStatusTrigger(BaseTrigger):
         try:
             shared = await asyncio.shield(joining)
         except asyncio.CancelledError:
-            # The thread joins all the same.
+            # The thread joins anyway.
             joining.add_done_callback(self._leave_joined)
             raise
         try:
             if shared.options.backend != parsed.scheduler_backend:
-                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
+                raise InvalidAppError(
+                    f"{self._resolved!r} is not an app of connection {conn_id!r}, "
+                    f"which is for scheduler {shared.options.backend!r}"
+                )
             check_streams(shared.scheduler, self.options.streams)
         except LaunchError:
             await asyncio.to_thread(hub().leave, shared)
@@ -227,7 +230,7 @@ class AppStatusTrigger(BaseTrigger):
         if joining.cancelled() or joining.exception() is not None:
             return
         try:
-            # Not here: this is the event loop, and closing may take a moment.
+            # Not on the event loop, because closing may take a moment.
             asyncio.get_running_loop().run_in_executor(None, hub().leave, joining.result())
         except RuntimeError:  # the loop ends
             hub().leave(joining.result())
@@ -252,7 +255,7 @@ class AppStatusTrigger(BaseTrigger):
         value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
         handle = handle_of(value)
         if not handle:
-            raise InvalidAppError(f"XCom {key!r} of task {task_id!r} holds no handle of an app")
+            raise InvalidAppError(f"XCom {key!r} of task {task_id!r} does not contain the handle of an app")
         return handle
 
     def _event(self, why: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
@@ -261,7 +264,7 @@ class AppStatusTrigger(BaseTrigger):
     # ---- the task ----------------------------------------------------------------------------------------------------
 
     async def is_awaited(self) -> bool:
-        """Return whether the task waits for a trigger; without a task nothing else does."""
+        """Return whether the task waits for its trigger; True without a task."""
         if self.task_instance is None:
             return True
         from airflow_provider_launch.triggers.hub import hub

@@ -1,8 +1,8 @@
-"""The logs of many apps into the logs of their triggers: few threads, a budget, and a fair share for each.
+"""Writes the logs of many apps into the logs of their triggers: few threads, a budget, and a fair share for each.
 
-A triggerer's supervisor takes only a few hundred kilobytes of log per second for all its triggers together, and blocks
-the one that writes more. So one thread writes, in small turns and only while little is unread; others read ahead by one
-chunk for each app. What was not written when an app has ended the worker writes from the place where this left off.
+A triggerer's supervisor takes only a few hundred kilobytes of log per second from all its triggers together, and blocks
+a writer that sends more. So one thread writes, in small turns and only while little is unread; others read ahead by one
+chunk for each app. If lines are left when an app has ended, the worker continues at the position of this pump.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ log = logging.getLogger(__name__)
 
 _READERS, _MOST_READERS = 4, 32
 _STALLED_S = 2.0
-"""After so long a reader does not count as one: a log source that hangs must not silence those of others."""
+"""A reader that hangs for this many seconds is replaced, so that one log source does not block the others."""
 _UNREAD_BYTES = 64 * 1024
-"""The supervisor's buffer holds more; a writer that finds it full waits, and on the event loop all would."""
+"""Below the size of the supervisor's buffer: a full buffer blocks writers, and so the event loop."""
 _HELD_BYTES, _HELD_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
 _SETTLE_S, _SETTLE_MAX_S, _AGAIN_S = 0.25, 1.0, 1.0
-"""How long lines wait until the supervisor has read all, at first and at most; and the time until it is tried again."""
-# The kernel counts far more bytes for a record than it has, so "unread" is reached after some eighty of them.
+"""Seconds that writing pauses until the supervisor has read everything, at first and at most; seconds to a retry."""
+# The kernel counts far more bytes for a record than it has, so the limit is reached after about eighty records.
 _NAP_S, _NAP_MAX_S = 0.002, 0.05
 _CHECK_S = 0.5
 
 
 @dataclass(slots=True)
 class _Served:
-    """Where a feed stands. No thread checks feeds which have nothing to do, however many there are."""
+    """Queue state of a feed. Idle feeds are in no queue, so that no thread checks them."""
 
     busy: bool = False
     """It is being read."""
     waits_to_write: bool = False
     """It is in the queue of the writer."""
     last_turn: int = 0
-    """Number of the turn in which it wrote last."""
+    """Number of its last turn."""
     ticket: int = 0
-    """Its entry in the queue of the readers; any other entry of it is out of date."""
+    """Its current entry in the queue of the readers; other entries are outdated."""
 
 
 class LogPump:
     """Serves the feeds of one process. Its threads live while there are feeds.
 
     Args:
-        bytes_per_s: how much is written per second for all feeds together.
+        bytes_per_s: bytes written per second for all feeds together.
     """
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -68,18 +68,18 @@ class LogPump:
         self._lock = threading.Lock()
         self._to_write, self._to_read = threading.Condition(self._lock), threading.Condition(self._lock)
         self._writable: list[tuple[int, int, Feed]] = []
-        """Heap of who has something to write: number of the last turn, a number, the feed."""
+        """Heap of feeds to write: last turn, entry number, feed."""
         self._readable: list[tuple[float, int, Feed]] = []
-        """Heap of who is to be read: when (monotonic clock), ticket, the feed."""
+        """Heap of feeds to read: due time (monotonic clock), ticket, feed."""
         self._parked: list[tuple[float, int, Feed]] = []
-        """Who is not read while much is held."""
+        """Feeds that are not read while much text is buffered."""
         self._numbers = itertools.count(1)
         self._threads: list[threading.Thread] = []
         self._reading_since: dict[threading.Thread, float] = {}
         self._next_idle_read = 0.0
 
     def add(self, feed: Feed) -> None:
-        """Begin to serve a feed."""
+        """Start to serve a feed."""
         feed.reader.on_items = lambda: self.wake(feed)
         with self._lock:
             self._feeds[feed] = _Served()
@@ -89,7 +89,7 @@ class LogPump:
             self._enqueue(feed)
 
     def remove(self, feed: Feed) -> dict[str, JsonValue]:
-        """Serve a feed no more, and return where to go on; waits for a turn that is being written."""
+        """Stop serving a feed, and return where to continue; waits for a turn that is being written."""
         with self._lock:
             self._feeds.pop(feed, None)
             if not self._feeds:
@@ -97,7 +97,7 @@ class LogPump:
         return feed.close()
 
     def wake(self, feed: Feed) -> None:
-        """Check a feed: it has something to write or to read."""
+        """Queue a feed that has something to write or to read."""
         with self._lock:
             self._enqueue(feed)
 
@@ -107,12 +107,12 @@ class LogPump:
         thread.start()
 
     def _enqueue(self, feed: Feed) -> None:
-        """Put a feed into the queue in which it is to stand; the lock is held."""
+        """Put a feed into the right queue; the caller has the lock."""
         served = self._feeds.get(feed)
         if served is None:
             return
         if feed.has_more():
-            # Nothing is read ahead of what is not written.
+            # Do not read further before this is written.
             served.ticket = 0
             if not served.waits_to_write:
                 served.waits_to_write = True
@@ -157,24 +157,24 @@ class LogPump:
                 credit -= size
                 with self._lock:
                     if served := self._feeds.get(feed):
-                        # Who wrote more than a turn waits as many turns: its debt is its own.
+                        # A feed that wrote more than a turn waits accordingly longer.
                         served.last_turn += size // TURN_BYTES
                     self._enqueue(feed)
-        # Else the last values would stand for ever.
+        # Otherwise the last values would stay in the metrics.
         metrics.gauge("deferred_apps", 0)
         metrics.gauge("log_bytes_held", 0)
 
     def _take_turn(self, feed: Feed) -> int:
         try:
             return feed.take_turn()
-        except Exception as error:  # noqa: BLE001 - the thread is that of all apps
+        except Exception as error:  # noqa: BLE001 - all apps share this thread
             self._drop(feed, error)
             return TURN_BYTES
 
     def _drop(self, feed: Feed, error: Exception) -> None:
         """Stop serving a feed whose app, scheduler or log has raised an error."""
         log.error(
-            "the log of app %s is not shown live any more; its task writes the rest when it has ended",
+            "the log of app %s is no longer shown live; its task writes the rest after the app has ended",
             feed.app_id,
             exc_info=error,
         )
@@ -182,7 +182,7 @@ class LogPump:
             self._feeds.pop(feed, None)
 
     def _wait_to_write(self) -> bool:
-        """Wait a little for something to write; False: there are no feeds any more."""
+        """Wait briefly for something to write; False: there are no feeds left."""
         with self._lock:
             if not self._feeds:
                 self._threads, self._writable, self._readable, self._parked = [], [], [], []
@@ -195,7 +195,7 @@ class LogPump:
             return True
 
     def _next_to_write(self, turn: int) -> Feed | None:
-        """Return the one that has waited longest, so that a quiet app comes at once and floods share the rest."""
+        """Return the feed that has waited longest, so that quiet apps write at once and floods share the rest."""
         with self._lock:
             while self._writable:
                 feed = heapq.heappop(self._writable)[2]
@@ -206,9 +206,9 @@ class LogPump:
             return None
 
     def _checkpoint(self, settle_s: float) -> bool:
-        """Note the places of all feeds at a moment at which the supervisor has read everything; False: none came.
+        """Record the positions of all feeds when the supervisor has read everything; False: it did not in time.
 
-        What is stored elsewhere overtakes the log records; a place ahead of them would lose lines when all is killed.
+        Positions are stored faster than log records arrive; a position ahead of them would lose lines after a kill.
         """
         deadline = time.monotonic() + settle_s
         while (log_bytes_unread() or 0) > 0:
@@ -223,7 +223,7 @@ class LogPump:
                 feed.checkpoint = positions
                 try:
                     feed.on_checkpoint()
-                except Exception as error:  # noqa: BLE001 - the same
+                except Exception as error:  # noqa: BLE001 - all apps share this thread
                     self._drop(feed, error)
         return True
 
@@ -233,7 +233,7 @@ class LogPump:
         while (feed := self._next_to_read()) is not None:
             try:
                 feed.reader.step()
-            except Exception as error:  # noqa: BLE001 - the same
+            except Exception as error:  # noqa: BLE001 - all apps share these threads
                 self._drop(feed, error)
             finally:
                 with self._lock:
@@ -241,16 +241,16 @@ class LogPump:
                     if (served := self._feeds.get(feed)) is not None:
                         served.busy = False
                     if feed.has_more():
-                        # Reads that bring something are limited by what may be written.
+                        # Only idle reads count; other reads are limited by the writer.
                         self._next_idle_read -= 1 / _IDLE_READS_PER_S
                     self._enqueue(feed)
 
     def _next_to_read(self) -> Feed | None:
-        """Wait for a feed that is to be read; None: this thread is not needed any more."""
+        """Wait for a feed that is due; None: this thread is no longer needed."""
         with self._lock:
             mine = threading.current_thread()
             while mine in self._threads:
-                # The writer is one of the threads, and no reader.
+                # Minus one, because the writer is one of the threads.
                 if len(self._threads) - 1 > self._readers_wanted():
                     self._threads.remove(mine)
                     return None
@@ -261,16 +261,16 @@ class LogPump:
                     served = self._feeds[feed]
                     served.busy, served.ticket = True, 0
                     self._reading_since[mine] = now
-                    # Many quiet apps together are read only so often.
+                    # Limit the rate of reads of quiet apps.
                     self._next_idle_read = max(self._next_idle_read, now) + 1 / _IDLE_READS_PER_S
                     return feed
                 self._to_read.wait(min(pause, _CHECK_S))
             return None
 
     def _due_at(self, now: float) -> float:
-        """Return when the first feed is to be read.
+        """Return when the first feed is due.
 
-        While much is held that is not written, those that brought much wait: a few long lines silence no quiet app.
+        While much text is unwritten, heavy feeds are parked, so that they do not block quiet apps.
         """
         held = sum(feed.held_bytes() for _, _, feed in self._writable)
         if held <= _HELD_BYTES:
@@ -295,18 +295,18 @@ class LogPump:
 
 
 def log_bytes_unread() -> int | None:
-    """Return the bytes of log records on their way to the supervisor; None: not known here."""
+    """Return the bytes of log records on their way to the supervisor; None: unknown here."""
     try:
         import structlog
 
         file = structlog.get_config()["logger_factory"].io
         return _unread(file.fileno())
-    except Exception:  # noqa: BLE001 - private parts may change in any way
+    except Exception:  # noqa: BLE001 - private parts of Airflow may change
         return None
 
 
 def comms_bytes_unread() -> int | None:
-    """Return the bytes of requests on their way to the supervisor; None: not known here."""
+    """Return the bytes of requests on their way to the supervisor; None: unknown here."""
     try:
         from airflow.sdk.execution_time import task_runner
 
@@ -314,7 +314,7 @@ def comms_bytes_unread() -> int | None:
         transport = writer.transport
         socket = transport.get_extra_info("socket")
         return int(transport.get_write_buffer_size()) + (_unread(socket.fileno()) or 0)
-    except Exception:  # noqa: BLE001 - the same
+    except Exception:  # noqa: BLE001 - private parts of Airflow may change
         return None
 
 

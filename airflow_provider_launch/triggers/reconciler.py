@@ -1,4 +1,4 @@
-"""Cancels the apps of this Airflow whose tasks are over: what an end that fell between two processes left alive."""
+"""Cancels running apps of this Airflow whose tasks are over, for example because a worker died."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
 SOON_S = 2.0
-"""A round comes this long after Airflow ended a trigger: a task that ended at the same time may never have had one."""
+"""Seconds from the end of a trigger to an early round, because a task that ended then may never have had a trigger."""
 PAUSE_S = 10.0
-"""At least this long from one early round to the next: a thousand triggers end at once."""
+"""Shortest pause between early rounds in seconds, because a thousand triggers may end at once."""
 USED_FOR_S = 3600.0
-"""A connection is watched this long after its last trigger began."""
+"""A connection is watched for this many seconds after the start of its last trigger."""
 _ROUND_S = 10.0
-"""How long a round waits for a connection; one that hangs is left out of the next rounds until it answers."""
+"""Seconds that a round waits for a connection; later rounds skip a connection that hangs until it answers."""
 _NAMED = 5
 
 
@@ -44,22 +44,22 @@ class _Watched:
     due_at: float
     finder: OrphanFinder | None = None
     is_warned: bool = False
-    """That workers launch under another deployment id."""
+    """Whether a warning was logged that workers use another deployment id."""
     is_busy: bool = False
     """It is being checked."""
 
 
 class Reconciler:
-    """Compares, once a minute and connection, the apps that are alive with the states of their tasks.
+    """Compares the running apps of each connection with the states of their tasks, once a minute.
 
-    One daemon thread for a process, from the first trigger until no connection is watched any more, and one for each
-    connection while it is checked. A round costs a list of apps and a few questions.
+    Has one daemon thread for a process while connections are watched, and one for each connection while it is checked.
+    A round costs a list of apps and a few requests to Airflow.
 
     Args:
-        connections: those in use.
-        interval_s: seconds from round to round. 0: nothing is reconciled.
-        ask: gives the states of tasks.
-        deployment: gives the id of this Airflow.
+        connections: the connections in use.
+        interval_s: seconds between two rounds. 0: no rounds.
+        ask: returns the states of tasks.
+        deployment: returns the id of this Airflow.
         clock: monotonic seconds.
     """
 
@@ -82,13 +82,13 @@ class Reconciler:
         self._thread: threading.Thread | None = None
         self._helpers = Helpers("launch-reconciler-check", 1)
         self._asking = threading.Lock()
-        """Airflow is asked one question at a time."""
+        """Limits requests to Airflow to one at a time."""
         self._changed = threading.Condition()
         self._early_at: float | None = None
         self._last_round_at = -float("inf")
 
     def see_run(self, dag_id: str, run_id: str) -> None:
-        """Remember that a run exists; a trigger of it has started."""
+        """Record that a run exists, because one of its triggers has started."""
         self._runs.add(dag_id, run_id)
 
     def use(self, conn_id: str) -> None:
@@ -108,7 +108,7 @@ class Reconciler:
                 self._changed.notify()
 
     def check_soon(self, conn_id: str | None) -> None:
-        """Have the next round early, because Airflow ended a trigger of this connection."""
+        """Start the next round early, because Airflow ended a trigger of this connection."""
         if conn_id is not None:
             self.use(conn_id)
         now = self._clock()
@@ -124,7 +124,7 @@ class Reconciler:
                     return
                 while (wait_s := self._wait_s()) > 0:
                     self._changed.wait(min(wait_s, self._interval_s))
-            # A round that fails is one round less; the next one checks again.
+            # If a round fails, the next one checks again.
             with contextlib.suppress(Exception):
                 self.run_round()
 
@@ -135,7 +135,7 @@ class Reconciler:
         return min(due, default=self._clock() + self._interval_s) - self._clock()
 
     def run_round(self) -> None:
-        """Findings at each connection whose time has come."""
+        """Check each connection that is due."""
         now = self._clock()
         with self._changed:
             is_early = self._early_at is not None and self._early_at <= now
@@ -151,13 +151,13 @@ class Reconciler:
                 if not watched.is_busy and (is_early or watched.due_at <= now)
             ]
         for conn_id in left:
-            # Else the last value would stand for ever.
+            # Otherwise the last value would stay in the metrics.
             metrics.gauge("orphans_unseen", 0, conn_id=conn_id)
         started = {self._start(watched): watched.conn_id for watched in due}
         for future in wait(started, _ROUND_S).not_done:
-            # Nobody else reports it: it is left out of the rounds until it has answered.
+            # Rounds skip it until it has answered, and nothing else reports that.
             log.warning(
-                "connection %r does not answer for %.0f s: its apps are compared with their tasks once it does",
+                "connection %r has not answered for %.0f s: its apps will be compared with their tasks once it does",
                 started[future], _ROUND_S,
             )  # fmt: skip
 
@@ -169,11 +169,11 @@ class Reconciler:
             found = Findings()
             try:
                 found = self._check(watched)
-            except Exception as error:  # noqa: BLE001 - no answer keeps the apps
+            except Exception as error:  # noqa: BLE001 - without an answer the apps are kept
                 log.warning("the apps of connection %r were not compared with their tasks: %s", watched.conn_id, error)
             next_s = self._interval_s if found.due_in_s is None else min(self._interval_s, found.due_in_s)
             with self._changed:
-                # Not less: what is due and cannot be decided must not make rounds fast.
+                # At least `SOON_S`, so that undecided apps do not make rounds too frequent.
                 watched.due_at = self._clock() + max(next_s, SOON_S)
                 watched.is_busy = False
                 self._changed.notify()
@@ -213,10 +213,10 @@ class Reconciler:
     def _warn_of_another_id(
         self, watched: _Watched, deployment: str, rows: Collection[ListAppResponse], followed: Collection[str]
     ) -> None:
-        """Warn once if an app that a trigger of this process follows names another deployment as its own.
+        """Warn once if an app that a trigger of this process follows has another deployment id.
 
-        The task of the app is in the database of this triggerer, so its worker launched it under another id. Such apps
-        are never ended, because they might belong to the original of a copied database.
+        Its task is in the database of this triggerer, so a worker has launched it under another id. Such apps are never
+        cancelled, because they might belong to the original of a copied database.
         """
         for row in rows:
             task, other = task_of(row.owner), row.owner.get(DEPLOYMENT, "")
@@ -225,7 +225,7 @@ class Reconciler:
             if task is not None and self._runs.has(task.dag_id, task.run_id):
                 watched.is_warned = True
                 log.warning(
-                    "app %s of connection %r was launched for deployment %r, and this triggerer, which follows it, "
+                    "app %s of connection %r was launched for deployment %r, but this triggerer, which follows it, "
                     "belongs to deployment %r: apps of this connection that lose their tasks are not cancelled; give "
                     "workers and triggerers the same [launch] deployment_id, or the same [api] base_url",
                     row.app_id, watched.conn_id, other, deployment,
@@ -235,10 +235,10 @@ class Reconciler:
         handle = make_app_handle(shared.options.backend, conn_id, orphan.app_id)
         try:
             shared.for_kills().cancel(orphan.app_id)
-        except Exception as error:  # noqa: BLE001 - it is reported, and tried again in the next round
-            log.error("%s has no task any more (%s), and could not be cancelled: %s", handle, _why(orphan), error)  # noqa: TRY400 - the text has all
+        except Exception as error:  # noqa: BLE001 - logged, and tried again in the next round
+            log.error("%s has lost its task (%s) and could not be cancelled: %s", handle, _why(orphan), error)  # noqa: TRY400 - the text is enough
             return False
-        log.warning("%s has no task any more, and is cancelled: %s", handle, _why(orphan))
+        log.warning("%s has lost its task and is cancelled: %s", handle, _why(orphan))
         metrics.count("orphans", backend=shared.options.backend, why=orphan.state)
         metrics.count_cancelled(shared.options.backend)
         return True
@@ -250,8 +250,8 @@ class Reconciler:
             names = ", ".join(orphan.app_id for orphan in unseen[:_NAMED])
             more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
             log.error(
-                "%d living app(s) of connection %r name tasks that this Airflow does not know, of runs that it has not "
-                "seen: they are kept, because they may belong to the original of a copied database: %s%s",
+                "%d running app(s) of connection %r name tasks that this Airflow does not know, in runs that it has not "
+                "seen; they are kept, because they may belong to the original of a copied database: %s%s",
                 len(unseen), conn_id, names, more,
             )  # fmt: skip
 

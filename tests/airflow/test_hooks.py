@@ -129,7 +129,7 @@ def test_cfg_wins_over_the_connection(define) -> None:
 @pytest.mark.parametrize(
     ("cfg", "text"),
     [
-        ({"root": "/x"}, "cfg of the task: option 'root' defines where apps run, and belongs into connection 'c'"),
+        ({"root": "/x"}, "cfg of the task: option 'root' defines where apps run; set it in connection 'c'"),
         ({"grace": 1}, "cfg of the task: unknown option 'grace'; did you mean 'grace_s'?"),
     ],
 )

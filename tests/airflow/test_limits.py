@@ -51,14 +51,14 @@ def test_an_overlay_does_not_reach_past_what_is_locked(define) -> None:
     hook = define("launch_kubernetes", security="restricted", locked=["security"], overlay={"pod": {"nodeName": "n"}})
 
     assert hook.merged_cfg({})["overlay"] == {"pod": {"nodeName": "n"}}
-    with pytest.raises(InvalidRunConfigException, match=r"'overlay' is locked by connection 'c'.*reaches past"):
+    with pytest.raises(InvalidRunConfigException, match=r"'overlay' is locked by connection 'c'.*could override"):
         hook.merged_cfg({"overlay": overlay})
     assert define("launch_kubernetes").merged_cfg({"overlay": overlay})["overlay"] == overlay
 
 
 def test_what_is_no_option_cannot_be_locked(define) -> None:
     """A misspelt name would lock nothing, and nobody would see it."""
-    with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is no option of 'docker'"):
+    with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is not an option of 'docker'"):
         define("launch_docker", locked=["privilegd"]).merged_cfg({})
 
 

@@ -289,7 +289,7 @@ def test_a_log_that_is_not_shown_live_is_named(
     until(lambda: caplog.records)
     pump.remove(feed)
 
-    assert f"the log of app {app_id} is not shown live any more" in caplog.text
+    assert f"the log of app {app_id} is no longer shown live" in caplog.text
 
 
 @pytest.fixture

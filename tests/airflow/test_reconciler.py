@@ -113,7 +113,7 @@ def test_a_connection_that_hangs_delays_no_other(
                 assert driven.wait() > 0
         assert engine.cancelled == ["over"]
         assert rounds.count("hangs") == 1
-        assert "connection 'hangs' does not answer for 3 s" in caplog.text
+        assert "connection 'hangs' has not answered for 3 s" in caplog.text
     finally:
         answered.set()
     until(lambda: not driven.it._watched["hangs"].is_busy)
@@ -130,7 +130,7 @@ def test_each_cancel_is_one_warning(engine: FakeEngine, api: FakeExecutionApi, c
 
     (warning,) = [record for record in caplog.records if record.name == reconciler_module.__name__]
     assert warning.getMessage() == (
-        "fake://cluster/over has no task any more, and is cancelled: "
+        "fake://cluster/over has lost its task and is cancelled: "
         "task over is failed for 20 s or more (DAG d, run r)"
     )
 
@@ -143,7 +143,7 @@ def test_runs_that_were_never_seen_are_reported_and_kept(
     driven.wait()
 
     assert engine.cancelled == []
-    assert "1 living app(s) of connection 'cluster' name tasks that this Airflow does not know" in caplog.text
+    assert "1 running app(s) of connection 'cluster' name tasks that this Airflow does not know" in caplog.text
 
 
 def test_workers_with_another_deployment_id_are_reported_once(
