@@ -479,7 +479,7 @@ class Runner:
         Args:
             scheduler: name of the backend.
             older_than_s: seconds since the end of the app.
-            live: also cancel and delete unfinished apps that were launched that long ago; no process may follow them.
+            live: also cancel and delete unfinished apps that were launched that long ago and may have lost their task.
             dag_id: only apps launched by tasks of this DAG.
             run_id: only apps of this run.
             task_id: only apps of this task; of all its instances, if it is mapped.

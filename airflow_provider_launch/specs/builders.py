@@ -81,7 +81,7 @@ def component_args_from_str(
     """Return the typed arguments of a component, ready for its call; parameters and errors of `parse_args`.
 
     Raises:
-        TypeError: the component takes `**kwargs`, which cannot be given.
+        TypeError: the component takes `**kwargs`, whose names cannot be checked.
         InvalidAppError: a text is not a valid value of its parameter's type.
     """
     with _usage_on_terminal():

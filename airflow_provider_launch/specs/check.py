@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_PORT = 65535
 _MAX_BYTES = 131_071
-"""Most bytes of an argument, or of a variable with its name and `=`: MAX_ARG_STRLEN of Linux, less a NUL."""
+"""Maximum bytes of an argument, or of a variable with its name and `=`: MAX_ARG_STRLEN of Linux, less a NUL."""
 _EMPTY_VALUES = macros.Values("", "", "", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_UNICODE = re.compile(r"[\ud800-\udfff]")

@@ -204,7 +204,7 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise ComponentSignatureError(
                 f"component {fn.__name__!r} takes **{name}, whose keys cannot be checked; "
-                f"give it named parameters, or one parameter of type dict[str, str]"
+                f"give it named parameters, or one that is a dict of texts"
             )
         found[name] = parameter.replace(annotation=hints.get(name, _EMPTY))
     return found

@@ -14,7 +14,7 @@ TRY = "try_number"
 """Key of the try that launched the app. A later try may adopt the app, so it is not part of the request."""
 _MAX_TEXT = 64 * 1024
 _MAX_ID = 250
-"""Most characters of an id in Airflow; a longer text is not an id, and would make queries too large."""
+"""Maximum characters of an id in Airflow; a longer text is not an id, and would make queries too large."""
 DEPLOYMENT = "deployment"
 """Key of the id of the Airflow deployment; other deployments have tasks of the same names."""
 POLICY = "policy"

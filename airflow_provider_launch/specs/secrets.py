@@ -51,7 +51,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked_text(text: str) -> str:
-    """Return the text with secrets masked that have a known form: `postgres://user:***@host`, `password=***`."""
+    """Return the text with secrets masked by their form: `postgres://user:***@host`, `password=***`."""
     parts, done = [], 0
     for start, end in _spans(text):
         parts += [text[done:start], MASK]
@@ -157,7 +157,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _url_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return the spans of passwords in URLs. The user name is not masked; the text from it to the host is."""
+    """Return the spans of passwords in URLs. The user name is shown; the text between it and the host is not."""
     if "@" not in text:
         return
     for token in _TOKEN.finditer(text):

@@ -16,7 +16,7 @@ __all__ = ["ResultFile"]
 log = logging.getLogger(__name__)
 
 _LIMIT_BYTES = 4096
-"""Most bytes of a result that a scheduler returns."""
+"""Maximum bytes of a result that a scheduler returns."""
 
 
 class ResultFile:

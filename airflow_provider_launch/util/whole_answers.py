@@ -189,7 +189,7 @@ def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False
 
     Args:
         pieces: of the response.
-        longest: most bytes of a line.
+        longest: maximum bytes of a line.
         skip_longer: skip longer lines.
 
     Raises:

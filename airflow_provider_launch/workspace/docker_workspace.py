@@ -231,7 +231,7 @@ def refuse_no_repository(app: AppDef, cfg: Mapping[str, Any]) -> None:
 
 def _repository_missing(role: Role) -> ImageRepoMissingError:
     return ImageRepoMissingError(
-        f"role {role.name!r} has a workspace, whose image must be pushed to a registry of the replicas; "
+        f"role {role.name!r} has a workspace, whose image must be pushed to a registry for the replicas; "
         f"set the option image_repo, such as 'registry.example/team/launch'"
     )
 
