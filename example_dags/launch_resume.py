@@ -20,7 +20,7 @@ def work(name: str, number: int, steps: int) -> None:
     """Run the steps that no earlier attempt has finished."""
     checkpoint = Path(tempfile.gettempdir()) / f"launch-resume-{name}-{number}"
     done = int(checkpoint.read_text(encoding="ascii")) if checkpoint.exists() else 0
-    print(f"resuming after step {done}" if done else "starting from the beginning", flush=True)
+    print(f"resuming after step {done}" if done else "starting from the first step", flush=True)
     for step in range(done + 1, steps + 1):
         time.sleep(0.2)
         checkpoint.write_text(str(step), encoding="ascii")

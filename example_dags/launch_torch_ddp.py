@@ -41,7 +41,7 @@ with DAG("launch_torch_ddp", schedule=None, catchup=False, doc_md=__doc__, tags=
         """Check that the training was resumed and has come to an end."""
         result = outcome["result"]
         print(f"loss {result['loss']} after {result['epochs']} epochs on {result['world']} processes")
-        print(f"attempts: {outcome['attempts']}, the last one began at epoch {result['resumed_at']}")
+        print(f"attempts: {outcome['attempts']}, the last one started at epoch {result['resumed_at']}")
         if result["world"] != 4 or outcome["attempts"] != 2 or not result["resumed_at"]:
             raise ValueError("the training was not done by four processes in two attempts")
         return float(result["loss"])

@@ -66,12 +66,12 @@ class Counter:
         command = [sys.executable, str(WATCHED), json.dumps(spec | {"settle_s": settle_s, "seconds": seconds})]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            began, before, connections, seen = 0.0, (0, 0), 0, None
+            started, before, connections, seen = 0.0, (0, 0), 0, None
             for line in process.stdout:
                 if line.startswith("READY"):
-                    began, before, connections = time.monotonic(), self.counts(), self._proxy.connections()
+                    started, before, connections = time.monotonic(), self.counts(), self._proxy.connections()
                 elif line.startswith("SEEN "):
-                    seen = self.between(time.monotonic() - began, before, connections, **json.loads(line[5:]))
+                    seen = self.between(time.monotonic() - started, before, connections, **json.loads(line[5:]))
         if seen is None:
             raise RuntimeError(f"{mode} on {backend}: nothing was seen, exit code {process.returncode}")
         return seen

@@ -84,10 +84,10 @@ def read_in_turns(readers: list[LogReader], over: threading.Event) -> None:
 
 def until_joined(server: BatchServer) -> float:
     """Wait until logs are read together, because each is first read alone; return the seconds."""
-    began = time.monotonic()
-    while Costs(server, WINDOW_S).by_kind.get("GetLogEvents", 0) > 0 and time.monotonic() - began < LONGEST_START_S:
+    started = time.monotonic()
+    while Costs(server, WINDOW_S).by_kind.get("GetLogEvents", 0) > 0 and time.monotonic() - started < LONGEST_START_S:
         pass
-    return time.monotonic() - began - WINDOW_S
+    return time.monotonic() - started - WINDOW_S
 
 
 def measure_states(server: BatchServer, runner: Runner, ids: list[str]) -> None:
@@ -162,19 +162,19 @@ def measure_lines(server: BatchServer, runner: Runner, app_id: str) -> None:
         logs.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events)
     rounds = []
     for _ in range(3):
-        began, cursor, count = time.perf_counter(), None, 0
+        started, cursor, count = time.perf_counter(), None, 0
         while count < LINES:
             chunk = scheduler.read_logs(app_id, "main", 0, cursor)
             cursor, count = chunk.cursor, count + len(chunk.lines)
-        rounds.append(count / (time.perf_counter() - began))
+        rounds.append(count / (time.perf_counter() - started))
     peer = None
     try:
         from airflow.providers.amazon.aws.hooks.logs import AwsLogsHook
 
         hook = AwsLogsHook(aws_conn_id="bench_aws", region_name=REGION)
-        began = time.perf_counter()
+        started = time.perf_counter()
         count = sum(1 for _ in hook.get_log_events(GROUP, stream))
-        peer = count / (time.perf_counter() - began)
+        peer = count / (time.perf_counter() - started)
     except ImportError:
         pass
     row("lines of one log", statistics.median(rounds), "/s", peer=peer, note=f"{LINES} lines; peer: AwsLogsHook")

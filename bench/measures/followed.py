@@ -55,9 +55,9 @@ def pod_trigger(number: int, address: str) -> tuple[str, dict[str, Any]]:
 
 def look(process: Triggerer, api: Client | None, seconds: float) -> dict[str, Any]:
     """Measure the process while the apps do nothing."""
-    before, began = api.ask()["counts"] if api else {}, time.monotonic()
+    before, started = api.ask()["counts"] if api else {}, time.monotonic()
     seen = process.ask("triggerer.Probe", seconds=seconds)
-    after, asked_s = api.ask()["counts"] if api else {}, time.monotonic() - began
+    after, asked_s = api.ask()["counts"] if api else {}, time.monotonic() - started
     asked = {kind: 60 * (count - before.get(kind, 0)) / asked_s for kind, count in after.items()}
     lags = seen["lags"]
     return {

@@ -56,9 +56,9 @@ def written(name: str, content: dict[str, object]) -> Path:
 
 
 def seconds(make: Callable[[], DAG]) -> float:
-    began = time.process_time()
+    started = time.process_time()
     make()
-    return time.process_time() - began
+    return time.process_time() - started
 
 
 def compare(what: str, path: Path, in_python: Callable[[], DAG]) -> None:

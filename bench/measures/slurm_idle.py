@@ -50,10 +50,10 @@ with ExitStack() as stack:
         return app_id
 
     ids: list[str] = []
-    before, began = commands.calls(), time.perf_counter()
+    before, started = commands.calls(), time.perf_counter()
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(launch, range(max(COUNTS))))
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started
     asked = (commands.calls() - before) / len(ids)
     row("submit one app over ssh", took / len(ids), note=f"mean of {len(ids)}, four at once; {asked:.1f} commands each")
     try:

@@ -99,13 +99,13 @@ def in_workers(spec: dict[str, Any]) -> dict[str, Any]:
         for number, follower in enumerate(followers):
             threading.Thread(target=consume, args=(number, follower), daemon=True).start()
         time.sleep(spec["settle_s"])
-        first, lines, used, began = len(late), sum(counts), cpu_s(), time.monotonic()
+        first, lines, used, started = len(late), sum(counts), cpu_s(), time.monotonic()
         print("READY", flush=True)
         time.sleep(spec["seconds"])
         return {
             "late": late[first:],
             "lines": sum(counts) - lines,
-            "cpu": (cpu_s() - used) / (time.monotonic() - began),
+            "cpu": (cpu_s() - used) / (time.monotonic() - started),
             "growth": rss() - before,
         }
 

@@ -255,10 +255,10 @@ def test_a_dropped_request_is_not_done(proxy, server, session, url):
 
 def test_a_delay_only_takes_time(proxy, session, url):
     proxy.add(Fault(delay(0.3)))
-    began = time.monotonic()
+    started = time.monotonic()
 
     assert session.get(url).ok
-    assert time.monotonic() - began > 0.3
+    assert time.monotonic() - started > 0.3
 
 
 def test_a_cut_ends_a_body_of_known_length_early(proxy, session, url):

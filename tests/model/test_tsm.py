@@ -158,11 +158,11 @@ def test_lines_are_followed_unless_an_end_is_given(tmp_path):
     app = tsm.Application("app").of(tsm.Role("w").runs("sh", "-c", "echo a; sleep 1; echo b").on(tsm.Container("")))
     with tsm.Session("mine", runner) as session:
         handle = session.run(app)
-        began = time.monotonic()
+        started = time.monotonic()
 
         assert [*session.log_lines(handle, "w")] == ["a\n", "b\n"]
 
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - started < 60
         assert session.wait(handle, 0.1).state is AppState.SUCCEEDED
 
 

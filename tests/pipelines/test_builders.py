@@ -124,12 +124,12 @@ def test_a_pipeline_in_python_runs(test_dag):
                 iterate_as="x",
                 branch=[Task("one", shell="export y=$((x + 1))", returns=["y"])],
             ),
-            Task("bad", shell="exit 1", on_failure=[Task("mend", shell="true", next="success")]),
+            Task("bad", shell="exit 1", on_failure=[Task("fix", shell="true", next="success")]),
         ],
     )
 
     ran = test_dag(pipeline.dag())
 
     assert ran.state == "success", ran.states
-    assert ran.parameters("mend")["y"] == [2, 3]
+    assert ran.parameters("fix")["y"] == [2, 3]
     assert isinstance(Fail("x"), Fail)

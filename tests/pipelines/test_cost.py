@@ -39,9 +39,9 @@ def seconds(make) -> float:
     """Return the CPU time of the fastest of a few calls, because others use the machine."""
     found = []
     for _ in range(3):
-        began = time.process_time()
+        started = time.process_time()
         make()
-        found.append(time.process_time() - began)
+        found.append(time.process_time() - started)
     return min(found)
 
 

@@ -80,7 +80,7 @@ PIPELINES = {
             "fail": "failed", "success": "skipped",
         },
     ),
-    "a step that never began is not handled": (
+    "a step that never started is not handled": (
         f"""
         dag:
           start_at: step 1
@@ -170,7 +170,7 @@ PIPELINES = {
             "p.b.success": "success", "never": "skipped", "handle": "success", "success": "success",
         },
     ),
-    "a composite that never began is not handled": (
+    "a composite that never started is not handled": (
         f"""
         dag:
           start_at: bad
@@ -230,16 +230,16 @@ PIPELINES = {
               branch:
                 start_at: one
                 steps:
-                  one: {{{SH}, command: 'test "$chunk" != 2', next: two, on_failure: mend}}
+                  one: {{{SH}, command: 'test "$chunk" != 2', next: two, on_failure: fix}}
                   two: {{type: stub, next: success}}
-                  mend: {{type: stub, next: success}}
+                  fix: {{type: stub, next: success}}
             after: {{type: stub, next: success}}
         """,
         "success",
         {
             "m.each.one[0]": "success", "m.each.one[1]": "failed",
             "m.each.two[0]": "success", "m.each.two[1]": "skipped",
-            "m.each.mend[0]": "skipped", "m.each.mend[1]": "success",
+            "m.each.fix[0]": "skipped", "m.each.fix[1]": "success",
             "m.each.success[0]": "success", "m.each.success[1]": "success",
             "after": "success", "success": "success",
         },
@@ -389,7 +389,7 @@ def test_steps_run_as_the_file_shows(run_pipeline, name):
     assert ran.state == state, ran.states
     if steps is not None:
         theirs = {task: found for task, found in ran.states.items() if is_step(task)}
-        if name.startswith("a step that never") or "never began" in name or "without a branch" in name:
+        if name.startswith("a step that never") or "never started" in name or "without a branch" in name:
             # A gate in between fails instead.
             theirs = {task: "upstream_failed" if found == "skipped" else found for task, found in theirs.items()}
         assert theirs == steps

@@ -141,7 +141,7 @@ CASES = {
             branch: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}""",
         {4: "'iterate_on' names 'xs'", 12: "is a map inside of map 'outer'"},
     ),
-    "list that nobody gives": (
+    "list that no step returns": (
         """a: {type: task, command: m.f, returns: [chunks], next: m}
     m:
       type: map

@@ -193,12 +193,12 @@ def test_a_failed_task_hands_on_nothing_but_what_was_known(run_pipeline):
           start_at: first
           steps:
             first: {type: task, command_type: shell, command: export x=1, returns: [x], next: bad}
-            bad: {type: task, command_type: shell, command: export x=2 y=2; exit 1, returns: [x], next: success, on_failure: mend}
-            mend: {type: task, command_type: shell, command: 'test "$x" = 1 && test -z "$y"', next: success}
+            bad: {type: task, command_type: shell, command: export x=2 y=2; exit 1, returns: [x], next: success, on_failure: fix}
+            fix: {type: task, command_type: shell, command: 'test "$x" = 1 && test -z "$y"', next: success}
         """)
 
     assert ran.state == "success", ran.states
-    assert ran.parameters("mend") == {"x": 1}
+    assert ran.parameters("fix") == {"x": 1}
 
 
 CATALOG = """
@@ -245,8 +245,8 @@ def test_a_file_that_is_not_there_is_a_failure_that_can_be_handled(run_pipeline)
         dag:
           start_at: read
           steps:
-            read: {type: task, command_type: shell, command: "true", catalog: {get: gone.csv}, next: success, on_failure: mend}
-            mend: {type: task, command_type: shell, command: "true", next: success}
+            read: {type: task, command_type: shell, command: "true", catalog: {get: gone.csv}, next: success, on_failure: fix}
+            fix: {type: task, command_type: shell, command: "true", next: success}
         """)
 
     assert ran.state == "success"
@@ -267,8 +267,8 @@ def test_files_of_a_failed_task_are_kept_and_its_error_counts(run_pipeline):
               command: echo 1 > df.csv; exit 3
               catalog: {put: [df.csv, gone.csv]}
               next: success
-              on_failure: mend
-            mend: {type: task, command_type: shell, command: cat df.csv, catalog: {get: df.csv}, next: success}
+              on_failure: fix
+            fix: {type: task, command_type: shell, command: cat df.csv, catalog: {get: df.csv}, next: success}
         """)
 
     assert ran.state == "success", ran.states

@@ -230,7 +230,9 @@ def sentences_of(path: Path) -> Iterator[str]:
             parts |= {id(value) for value in node.values}
             yield "".join(str(value.value) if isinstance(value, ast.Constant) else "`x`" for value in node.values)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        # A text without a blank is a name, of a user or a step.
+        if is_text and " " in node.value.strip():
             yield node.value
 
 

@@ -87,10 +87,10 @@ def test_start_and_stop_by_hand(checkout):
 import sys, time
 from tests.engines.kubernetes import engine
 def by_hand(command):
-    begun = time.monotonic()
+    started = time.monotonic()
     done = subprocess.run([sys.executable, "-m", "tests.engines.kubernetes", command], capture_output=True, text=True)
     print(command, done.stdout.strip(), done.stderr.strip(), flush=True)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 by_hand("status")
 first = by_hand("start")
 cluster = engine.ours()
