@@ -91,7 +91,7 @@ class Scheduler(abc.ABC, Generic[T]):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """What this scheduler can do. Only `_submit_dryrun` refuses anything else, with `UnsupportedError`."""
+    """Optional features of this scheduler. Only `_submit_dryrun` refuses anything else, with `UnsupportedError`."""
 
     poll_interval_s: ClassVar[float] = 10.0
     """Default seconds between two polls of an app."""

@@ -1,4 +1,4 @@
-"""Apps on the Docker engine behind a proxy: how these tests launch them, and what the engine says of them."""
+"""Apps on the Docker engine behind a proxy: how these tests launch and inspect them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faults import FaultProxy
 
 
 class DockerApps:
-    """Launches apps, waits for them, and asks the engine itself about them."""
+    """Launches apps, waits for them, and inspects them on the engine itself."""
 
     def __init__(self, url: str, client: DockerClient, image: str) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class DockerApps:
         self.scheduler = self.another()
 
     def another(self, **connection: object) -> DockerScheduler:
-        """Return a scheduler as another process would make it."""
+        """Return a scheduler like in another process."""
         made = create_scheduler("tests", **{"host": self.url, "timeout_s": 20, **connection})
         self._made.append(made)
         return made
@@ -88,7 +88,7 @@ class DockerApps:
         return [name for row in rows for name in row["Names"]]
 
     def begun(self, app_id: str) -> list[int]:
-        """Return how often each container of the app that was ever started has said `begun`."""
+        """Return how often each container of the app that was ever started has written `begun`."""
         started = [one for one in self.containers(app_id) if one["State"]["Status"] != "created"]
         return [self.client.api.logs(one["Id"]).splitlines().count(b"begun") for one in started]
 
@@ -112,6 +112,6 @@ def docker_apps(docker_engine: DockerEngine, docker_proxy: FaultProxy) -> Iterat
 
 @pytest.fixture
 def gpus() -> list[str]:
-    """Return UUIDs of GPUs that no other test has; the engine has none of them, so nothing starts with one."""
+    """Return UUIDs of GPUs that no other test uses; the engine has none of them, so nothing starts with one."""
     token = uuid4().hex[:8]
     return [f"GPU-{token}-{number}" for number in range(5)]

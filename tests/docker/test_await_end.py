@@ -1,4 +1,4 @@
-"""What the engine tells of ends, so that nobody need ask."""
+"""Ends that the engine reports, so that followers need not poll."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_end_is_reported(docker_apps, seen):
 
 
 def test_of_several_one_that_runs_is_waited_for(docker_apps):
-    """One that has ended would say so again and again."""
+    """One that has ended would be reported again and again."""
     roles = [docker_apps.sh("true", "short"), docker_apps.sh("sleep 60", "long")]
     app_id = docker_apps.start(*roles)
     deadline = time.monotonic() + _LONG_S

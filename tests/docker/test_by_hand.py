@@ -1,4 +1,4 @@
-"""What somebody does to containers by hand: it is named, and no silent success."""
+"""Outside changes of containers: they are named, and never count as success without a report."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_paused_container_is_shown_as_paused(docker_apps):
 
 @pytest.fixture
 def image(docker_apps) -> Iterator[Callable[[str], str]]:
-    """Make images with a tag of this test's own, each with other properties."""
+    """Create images with a tag for this test only, each with other properties."""
     name = f"launch-tests/own:{uuid4().hex[:8]}"
 
     def make(changes: str) -> str:
@@ -170,7 +170,7 @@ def test_why_a_replica_was_tried_again_stays_in_the_status(docker_apps):
     ],
 )
 def test_what_can_never_be_is_the_error_of_its_author(docker_apps, fields, options, blamed):
-    """Not to be tried again; the text names the role, and the field."""
+    """Not retried; the message names the role and the field."""
     info = docker_apps.info(docker_apps.sh("true", "wrong", **fields), **options)
     with pytest.raises(InvalidAppError, match=f"role 'wrong': the Docker engine refuses {blamed}: "):
         docker_apps.scheduler.schedule(info)
@@ -179,7 +179,7 @@ def test_what_can_never_be_is_the_error_of_its_author(docker_apps, fields, optio
 
 
 def test_a_start_that_is_refused_without_a_trace_fails_with_its_text(docker_apps, docker_proxy):
-    """As by engines that leave `State.Error` empty."""
+    """Like engines that leave `State.Error` empty."""
     refusal = error(500, "OCI runtime error: setting rlimit: operation not permitted")
     docker_proxy.add(Fault(refusal, "POST", "/start$", times=2))
     found = docker_apps.run(docker_apps.sh("true"))

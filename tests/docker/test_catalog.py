@@ -1,4 +1,4 @@
-"""What is remembered of apps that were looked at; no engine is needed."""
+"""The cache of polled apps; no engine is needed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Request: Any = SimpleNamespace
 
 @pytest.fixture
 def catalog() -> Catalog:
-    """Return the catalog of an engine that is not asked."""
+    """Return the catalog of an engine that is never called."""
     engine: Any = None
     return Catalog(engine)
 
 
 def test_requests_of_long_ago_are_forgotten_and_those_in_use_are_not(catalog):
-    """A triggerer lives for months, and a request may have 50 KB."""
+    """A triggerer runs for months, and a request may have 50 KB."""
     for number in range(3 * module._KEPT_REQUESTS):
         catalog.remember(Request(app_id=f"app-{number}"))
         assert catalog.cached_request("app-0") is not None

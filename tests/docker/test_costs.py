@@ -1,4 +1,4 @@
-"""What looking at many apps costs, counted where the requests pass."""
+"""The costs of polling many apps, counted in requests at the proxy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LIST = ("GET", "/containers/json")
 
 @pytest.fixture
 def asked(docker_proxy):
-    """Return a function: what the scheduler asks for to describe these apps, and their states."""
+    """Return a function that returns the requests for describing these apps, and their states."""
 
     def ask(scheduler: DockerScheduler, app_ids: list[str]) -> tuple[Counter[tuple[str, str]], list[AppState]]:
         before = docker_proxy.count()
         found = scheduler.describe_many(app_ids)
         requests = docker_proxy.requests[before:]
         states = [answer.state for app_id in app_ids if (answer := found[app_id]) is not None]
-        # `/v1.41` stands in front.
+        # The path starts with `/v1.41`.
         return Counter((one.method, one.path[one.path.index("/", 1) :]) for one in requests), states
 
     return ask
@@ -32,14 +32,14 @@ def asked(docker_proxy):
 
 @pytest.fixture
 def connected(docker_apps):
-    """Return a scheduler as another process would make it, which has agreed with the engine on its version."""
+    """Return a scheduler like in another process, which has negotiated the API version with the engine."""
     scheduler = docker_apps.another()
     assert scheduler.describe_many(["unknown-app"]) == {"unknown-app": None}
     return scheduler
 
 
 def test_many_apps_cost_one_list(docker_apps, connected, asked):
-    """Who follows a thousand apps asks once for all of them: also the first time, and whatever became of them."""
+    """A follower of a thousand apps sends one request for all of them, also the first time, in any state."""
     running = [docker_apps.start(docker_apps.sh("sleep 60", "a"), docker_apps.sh("sleep 60", "b")) for _ in range(8)]
     ended = [docker_apps.run(docker_apps.sh("true")).app_id for _ in range(4)]
     app_ids = [*running, *ended, "never-launched-1", "never-launched-2"]
@@ -47,13 +47,13 @@ def test_many_apps_cost_one_list(docker_apps, connected, asked):
     for number in range(3):
         requests, states = asked(connected, app_ids)
 
-        # Once, for all of them: whether those that ended with 0 were stopped by somebody else.
+        # One request for all of them: whether those that ended with 0 were stopped from outside.
         assert requests == {LIST: 1, **({("GET", "/events"): 1} if number == 0 else {})}
         assert states == [AppState.RUNNING] * 8 + [AppState.SUCCEEDED] * 4
 
 
 def test_an_app_that_failed_costs_two_more_requests_once(docker_apps, connected, asked):
-    """Why it failed, and what it wrote to the file of its error, are told by no list; neither changes any more."""
+    """The cause of a failure and the error file are not in a list; neither changes later."""
     failed = [docker_apps.start(docker_apps.sh(f"exit {code}")) for code in (1, 2, 3)]
     running = [docker_apps.start(docker_apps.sh("sleep 60")) for _ in range(3)]
     app_ids = [*running, *failed]
@@ -67,7 +67,7 @@ def test_an_app_that_failed_costs_two_more_requests_once(docker_apps, connected,
     assert requests == {("GET", f"/containers/{one}/{what}"): 1 for one in ids for what in ("json", "archive")}
     for _ in range(3):
         assert asked(connected, app_ids) == ({LIST: 1}, states)
-    # Alone as well, but for what the app was made from: that is asked for once, too.
+    # Also for a single app, except for its request, which is read once too.
     requests, _ = asked(connected, failed[:1])
     assert requests.pop(LIST) == 1
     assert requests.total() == 1
@@ -75,7 +75,7 @@ def test_an_app_that_failed_costs_two_more_requests_once(docker_apps, connected,
 
 
 def test_an_app_that_was_cancelled_costs_nothing_later(docker_apps, connected, asked):
-    """Its mark and its containers are looked at once; nobody asks why what was stopped has ended."""
+    """Its mark and its containers are inspected once; no request asks why a stopped container ended."""
     app_ids = [docker_apps.start(docker_apps.sh("sleep 60")) for _ in range(2)]
     for app_id in app_ids:
         docker_apps.scheduler.cancel(app_id)
@@ -85,13 +85,13 @@ def test_an_app_that_was_cancelled_costs_nothing_later(docker_apps, connected, a
 
     assert states == [AppState.CANCELLED] * 2
     assert requests[LIST] == 1
-    # Mark and container; of what was killed also since when the engine runs.
+    # Mark and container; for killed containers also the start time of the engine.
     assert requests.total() <= 1 + 3 * len(app_ids)
     assert asked(connected, app_ids) == ({LIST: 1}, states)
 
 
 def test_an_app_with_an_earlier_attempt_costs_one_list(docker_apps, connected, asked):
-    """An attempt that failed is looked at once, and not as long as the next one runs."""
+    """A failed attempt is inspected once, and not in each poll of the next one."""
     script = '[ "$LAUNCH_ATTEMPT" = 1 ] || exit 1; sleep 60'
     app_id = docker_apps.start(docker_apps.sh(script, max_retries=1, retry_policy=RetryPolicy.REPLICA))
     until(lambda: docker_apps.scheduler.describe(app_id).num_restarts == 1)

@@ -1,4 +1,4 @@
-"""The log stream of a real app is cut, or falls silent, anywhere: each line comes once, from its stream."""
+"""The log stream of a real app is cut, or stalls, at any point: each line is shown once, from its stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine("docker")
 LOGS = r"/logs$"
 LINES = 1000
 LONG = 40_000
-"""Characters of a line that the engine keeps in three frames."""
+"""Characters of a line that the engine stores in three frames."""
 SCRIPT = f"""
     i=0
     while [ $i -lt {LINES} ]; do
@@ -39,13 +39,13 @@ SCRIPT = f"""
 
 @dataclass
 class Whole:
-    """The log of an app that has ended, as it is told where nothing is cut."""
+    """The log of an ended app as it is read without cuts."""
 
     app_id: str
     lines: list[tuple[str, Stream]]
     frames: list[bytes]
     places: list[tuple[int, JsonValue]]
-    """How many lines are before a cursor, and the cursor."""
+    """Number of lines before a cursor, and the cursor."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def told_of(lines: list[LogLine]) -> list[tuple[str, Stream]]:
 
 
 def read_on(scheduler: DockerScheduler, app_id: str, cursor: JsonValue) -> tuple[list[LogLine], int]:
-    """Read to the end as whoever bears outages does; return the lines, and how many reads have failed."""
+    """Read to the end with retries after outages; return the lines and the number of failed reads."""
     lines: list[LogLine] = []
     failed = 0
     while True:
@@ -94,7 +94,7 @@ def places_in(frame: bytes, dice: random.Random) -> list[int]:
 
 
 def test_the_streams_are_distinguished(whole) -> None:
-    """What the tests below compare with: each stream in its order, and nothing of it with the other one's mark."""
+    """The reference for the tests below: each stream is in order and has no mark of the other one."""
     for stream, word in ((Stream.STDOUT, "out"), (Stream.STDERR, "err")):
         told = [text for text, found in whole.lines if found is stream]
         numbers = [int(text.split()[1]) for text in told if text.startswith(word) and text.endswith("\n")]
@@ -105,16 +105,16 @@ def test_the_streams_are_distinguished(whole) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["from-the-start", "from-a-cursor"])
 def test_an_answer_that_is_cut_anywhere_costs_no_line(docker_apps, docker_proxy, whole, resumed) -> None:
-    """A proxy or a daemon that ends breaks off in the middle of a header as well as between two lines."""
+    """A proxy or a daemon that ends may cut in the middle of a header as well as between two lines."""
     dice = random.Random(f"cut {resumed}")
     cuts = refused = 0
     for nth in [0, *(dice.randrange(len(whole.frames)) for _ in range(16))]:
         number, cursor = dice.choice(whole.places[1:-1]) if resumed else whole.places[0]
         for within in places_in(whole.frames[nth], dice):
-            # Another process goes on: it has no answer open.
+            # Another process continues, without an open response.
             scheduler = docker_apps.another()
             scheduler.describe(whole.app_id)
-            # A resumed answer has fewer frames, and is then cut before the mark of its end.
+            # A resumed response has fewer frames, and is then cut before the mark of its end.
             fault = docker_proxy.add(Fault(cut(within, frames=nth), "GET", LOGS))
 
             lines, failed = read_on(scheduler, whole.app_id, cursor)
@@ -129,7 +129,7 @@ def test_an_answer_that_is_cut_anywhere_costs_no_line(docker_apps, docker_proxy,
 
 
 def cut_near_the_end(dice: random.Random, cuts: list[int]) -> Action:
-    """Cut an answer of a log that grows where the new lines are, at any byte; the cuts are noted."""
+    """Cut a response of a growing log at any byte of its new lines; record the cuts."""
 
     def act(exchange) -> None:
         answer = exchange.forward()
@@ -144,13 +144,13 @@ def cut_near_the_end(dice: random.Random, cuts: list[int]) -> Action:
 
 @pytest.fixture
 def no_streams(monkeypatch) -> None:
-    """Logs are read in turns, as they are where a stream cannot be had."""
+    """Logs are polled in turn, as if streams were not possible."""
     monkeypatch.setattr(DockerScheduler, "stream_log", Scheduler.stream_log)
 
 
 @pytest.mark.usefixtures("no_streams")
 def test_a_follower_of_answers_that_are_cut_shows_each_line_once(docker_apps, docker_proxy) -> None:
-    """The new lines of a running app are those that a cut hits."""
+    """The cuts hit the new lines of a running app."""
     script = """
         i=0
         while [ $i -lt 400 ]; do
@@ -189,7 +189,7 @@ def test_a_follower_of_answers_that_are_cut_shows_each_line_once(docker_apps, do
     ids=["no-answer", "no-frame", "header", "text", "later-header", "later-text", "between"],
 )
 def test_silence_ends_with_the_time_limit_of_the_connection(docker_apps, docker_proxy, whole, action, words) -> None:
-    """A host that has lost its power closes no connection. What came before counts, and the next read goes on."""
+    """A host without power closes no connection. Lines before that count, and the next read continues."""
     scheduler = docker_apps.another(timeout_s=1)
     scheduler.describe(whole.app_id)
     docker_proxy.add(Fault(action, "GET", LOGS))
@@ -213,7 +213,7 @@ def test_silence_ends_with_the_time_limit_of_the_connection(docker_apps, docker_
 
 @pytest.mark.usefixtures("no_streams")
 def test_a_follower_survives_silence(docker_apps: DockerApps, docker_proxy) -> None:
-    """It says that it waits, and goes on where it was: neither the app nor a later line pays for it."""
+    """It reports that it waits, and continues at its position: neither the app nor a later line is affected."""
     app_id = docker_apps.start(docker_apps.sh("for i in $(seq 20); do echo $i; echo e$i >&2; sleep 0.3; done"))
     for nth, action in ((1, silence()), (3, silence(5, frames=1)), (5, silence(2))):
         docker_proxy.add(Fault(action, "GET", LOGS, nth=nth))

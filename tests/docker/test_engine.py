@@ -1,4 +1,4 @@
-"""What happens between us and an engine, with a stub in place of docker-py's client: hosts by ssh, wrong values."""
+"""Requests to an engine, with a stub instead of docker-py's client: hosts by ssh, invalid values."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.faults.wire import Answer
 
 
 class SSHException(Exception):
-    """As paramiko's: no error of the operating system."""
+    """Like paramiko's: not an error of the operating system."""
 
 
 class ChannelException(SSHException):
-    """As paramiko's: the server opens no more sessions on this connection."""
+    """Like paramiko's: the server opens no more sessions on this connection."""
 
 
 PARAMIKO = types.SimpleNamespace(SSHException=SSHException, ChannelException=ChannelException)
@@ -39,7 +39,7 @@ class Transport:
 
 
 class Client:
-    """As docker-py's by ssh: one transport below, which it never replaces."""
+    """Like docker-py's by ssh: one transport, which it never replaces."""
 
     base_url, api_version = "http://engine.test", "1.41"
 
@@ -66,7 +66,7 @@ class Client:
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
-    """Return the clients that were made, in order."""
+    """Return the created clients, in order."""
     made: list[Client] = []
 
     def make(*_args: object) -> Client:
@@ -87,9 +87,9 @@ def by_ssh(clients: list[Client]) -> Engine:
 
 @pytest.mark.parametrize("error", [SSHException("SSH session not active"), EOFError(), ConnectionResetError()])
 def test_after_a_failure_by_ssh_the_next_request_connects_anew(by_ssh, clients, error):
-    """Else a worker that lives for months never reaches its engine again."""
+    """Otherwise a worker that runs for months never reaches its engine again."""
     clients[0].fails = error
-    clients[0].transport.is_active = iter([True, False]).__next__  # it breaks in this moment
+    clients[0].transport.is_active = iter([True, False]).__next__  # it breaks at this moment
 
     with pytest.raises(SchedulerUnavailableError, match="does not answer"):
         by_ssh.images.ids()
@@ -106,7 +106,7 @@ def test_a_connection_by_ssh_that_ended_between_two_requests_is_replaced(by_ssh,
 
 
 def test_all_requests_by_ssh_use_the_same_sessions(by_ssh, clients):
-    """docker-py keeps a session for each address that was asked for, and a server has ten for a connection."""
+    """docker-py keeps a session for each requested URL, and a server allows ten per connection."""
     for path in ("/containers/a/json", "/containers/b/json"):
         clients[0]._custom_adapter.get_connection(Client.base_url + path, None)
 
@@ -114,7 +114,7 @@ def test_all_requests_by_ssh_use_the_same_sessions(by_ssh, clients):
 
 
 def test_a_server_without_another_session_is_connected_to_once_more(by_ssh, clients):
-    """Logs that are being read hold theirs. The request was not sent, so it may be repeated, whatever it was."""
+    """Open logs keep their sessions. The request was not sent, so any request may be repeated."""
     clients[0].fails = ChannelException("Connect failed")
 
     assert by_ssh.images.ids() == []
@@ -140,7 +140,7 @@ def test_a_server_that_opens_no_session_at_all_is_not_asked_for_ever(by_ssh, cli
     ids=["refused", "slow"],
 )
 def test_a_connection_by_ssh_that_others_may_use_is_not_closed(by_ssh, clients, error, made):
-    """A slow answer says nothing about the connection, which the logs of other apps may come by."""
+    """A slow response does not mean that the connection is broken; logs of other apps may use it."""
     clients[0].fails = error
     with pytest.raises(SchedulerUnavailableError):
         by_ssh.images.ids()
@@ -199,7 +199,7 @@ def test_gpus_that_cannot_be_distinguished(gpus, why):
     ],
 )
 def test_a_registry_is_known_by_its_host(registry, image):
-    """As `docker login` writes it, and as people do."""
+    """In the form of `docker login`, and in forms that people use."""
     login = {"registry": registry, "registry_username": "anna", "registry_password": "geheim"}
 
     assert Engine(DockerConnection(**login)).images.auth_headers(image)
@@ -221,7 +221,7 @@ def test_a_timeout_that_no_engine_survives(timeout_s):
 
 @pytest.mark.engine("docker")
 def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, docker_proxy):
-    """The first role's image is there, so the record is made before the pull."""
+    """The first role's image exists, so the record is created before the pull."""
     docker_apps.scheduler = docker_apps.another(registry_username="anna", registry_password="geheim")
     missing = error(404, "no such image: https://reg/x:1")
 
@@ -234,7 +234,7 @@ def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, 
     docker_proxy.add(Fault(of_b, "POST", "/containers/create", times=None))
     roles = [docker_apps.sh("true", "a"), docker_apps.sh("true", "b")]
     info = docker_apps.info(*roles, pull="missing")
-    info.request.roles[1].body["Image"] = "https://reg/x:1"  # as an overlay may change it
+    info.request.roles[1].body["Image"] = "https://reg/x:1"  # an overlay may change it like this
 
     with pytest.raises(InvalidAppError, match="'https://reg/x' is not a valid image name"):
         docker_apps.scheduler.schedule(info)
@@ -244,7 +244,7 @@ def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, 
 
 @pytest.mark.engine("docker")
 def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps, docker_proxy):
-    """The version of the API is agreed on once for each connection, and later engines refuse early ones."""
+    """The API version is negotiated once per connection, and later engines refuse early versions."""
     docker_apps.scheduler.describe("absent")
     before = docker_proxy.count("GET", "/_ping")
     text = "client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade your client"
@@ -261,7 +261,7 @@ def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps,
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_refusal_that_is_cut_off_is_no_answer(docker_apps, docker_proxy, status, silent):
-    """An engine that dies over an error has refused nothing; a follower bears an outage, but no other error."""
+    """An engine that dies during an error has refused nothing; a follower retries only after outages."""
     scheduler = docker_apps.another(timeout_s=1)
     assert scheduler.describe("absent") is None
 

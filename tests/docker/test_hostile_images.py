@@ -1,4 +1,4 @@
-"""Labels that an image, or whoever made a container by hand, has given: they concern one app at most."""
+"""Labels set by an image, or by another user on a container: they affect one app at most."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN = {"roles": [["main", 1, "REPLICA", 0]], "time_limit_s": None}
 
 @pytest.fixture
 def hostile_image(docker_apps, gpus) -> Iterator[str]:
-    """Return an image with a value for each label of ours."""
+    """Return an image with a value for each label of the launcher."""
     name = f"launch-tests/hostile:{uuid4().hex[:8]}"
     labels = {
         Label.MANAGED: "true",
@@ -74,7 +74,7 @@ def test_no_container_of_ours_inherits_a_label_from_its_image(docker_apps, hosti
 
 @pytest.fixture
 def image_of_large_labels(docker_engine) -> Iterator[str]:
-    """Return an image with a label of 20 MB, which an engine takes."""
+    """Return an image with a label of 20 MB, which an engine accepts."""
     name = f"launch-tests/large:{uuid4().hex[:8]}"
     layer = archive({})
     digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
@@ -103,7 +103,7 @@ def archive(files: dict[str, str | bytes]) -> bytes:
 
 
 def test_a_container_inherits_no_large_label(docker_apps, moved_tag):
-    """Images of buildpacks have such labels, too."""
+    """Images of buildpacks have such labels."""
     image = moved_tag({"a": "x" * 40_000, "b": "x" * 40_000, "c": "small"})
     app_id = docker_apps.start(docker_apps.sh("true", image=image))
 
@@ -133,7 +133,7 @@ def test_an_image_of_many_labels_is_refused(docker_apps, image_of_many_labels):
 
 @pytest.fixture
 def moved_tag(docker_apps) -> Iterator[Callable[[dict[str, str]], str]]:
-    """Return a function that gives a name to an image with these labels, and returns the name."""
+    """Return a function that tags an image with these labels, and returns the tag."""
     name = f"launch-tests/moved:{uuid4().hex[:8]}"
 
     def move(labels: dict[str, str]) -> str:
@@ -148,12 +148,12 @@ def moved_tag(docker_apps) -> Iterator[Callable[[dict[str, str]], str]]:
 
 @pytest.mark.parametrize(
     "labels",
-    # The engine takes no line of more than 64 KB.
+    # The engine accepts no line of more than 64 KB.
     [{"a": "x" * 40_000, "b": "x" * 40_000}, {"a": "<" * 12_000}],
     ids=["large", "large as JSON"],
 )
 def test_a_tag_that_moves_to_an_image_of_large_labels_is_checked_again(docker_apps, moved_tag, labels, monkeypatch):
-    """What was found of a name is true of the image that had it then."""
+    """The cached labels of a tag belong to the image that had the tag then."""
     monkeypatch.setattr("airflow_provider_launch.schedulers.docker.images._KEPT_S", 0.0)
     docker_apps.scheduler = docker_apps.another()
     image = moved_tag({"a": "few"})
@@ -167,7 +167,7 @@ def test_a_tag_that_moves_to_an_image_of_large_labels_is_checked_again(docker_ap
 
 
 def test_a_container_of_large_labels_hides_no_other_app(docker_apps, image_of_large_labels, caplog):
-    """The engine repeats them in each list, which was an outage for everybody until somebody removed the container."""
+    """The engine repeats them in each list, which was an outage for all until the container was removed."""
     bystander = docker_apps.start(docker_apps.sh("sleep 60"))
     labels = {Label.MANAGED: "true", Label.APP_ID: f"large-{uuid4().hex[:8]}", Label.KIND: Kind.REPLICA}
     large = docker_apps.client.api.create_container(image_of_large_labels, ["true"], labels=labels)["Id"]
@@ -194,7 +194,7 @@ def test_an_app_of_a_hostile_image_lives_its_life(docker_apps, hostile_image, gp
 
 @pytest.fixture
 def damaged_app(docker_apps, request) -> str:
-    """Return an app that somebody has made by hand, or an older launcher of a hostile image."""
+    """Return an app created by another user, or by an older launcher from a hostile image."""
     app_id = f"damaged-{uuid4().hex[:8]}"
     docker_apps.ids.add(app_id)
     for kind, name in ((Kind.APP, app_id), (Kind.REPLICA, f"{app_id}-main-0")):

@@ -1,4 +1,4 @@
-"""What an engine is asked of the labels of images: no engine is needed."""
+"""Requests for the labels of images: no engine is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_launch.specs import InvalidAppError
 
 
 class Wire:
-    """Has one image under each name."""
+    """Has one image for each name."""
 
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`local_docker`: the name and the options that TorchX users know."""
+"""`local_docker`: the name and the options of TorchX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every line once, whatever the log is like: threads that copy out of order, clocks that step, long lines."""
+"""Every line once, for any log: threads that copy out of order, clocks that step, long lines."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.repeats import often
 NS = 1_000_000_000
 BASE = 1_700_000_000 * NS
 PIECE = 40
-"""The engine cuts lines into pieces of 16 KiB; smaller ones make more of them."""
+"""The engine splits lines into pieces of 16 KiB; smaller ones give more pieces."""
 
 
 @dataclass
 class Log:
-    """The log of one container as the engine keeps it: frames in the order of the file."""
+    """The log of one container as the engine stores it: frames in the order of the file."""
 
     frames: list[Frame] = field(default_factory=list)
     cut_after: int | None = None
     reads: int = 0
     asked: list[int] = field(default_factory=list)
-    """How many frames there were to each question."""
+    """Number of frames in each response."""
     sent: int = 0
     """Bytes that were read."""
 
@@ -88,7 +88,7 @@ def written(dice: random.Random, lines: int, step_back_at: int | None = None) ->
         size = dice.choice([0, 1, 10, 39, 40, 41, 200])
         rows.append((stream, f"{number} " + "x" * size + "\n", clock + offset))
     for at in range(len(rows) - 1):
-        # One thread writes a little later than the other.
+        # One thread writes slightly later than the other.
         if rows[at][0] != rows[at + 1][0] and rows[at + 1][2] - rows[at][2] < 40e6 and dice.random() < 0.5:
             rows[at], rows[at + 1] = rows[at + 1], rows[at]
     return rows
@@ -97,7 +97,7 @@ def written(dice: random.Random, lines: int, step_back_at: int | None = None) ->
 def read_all(
     reader: LogReader, cursor: dict[str, object] | None = None, texts: list[str] | None = None
 ) -> dict[str, object]:
-    """Read to the end of the log as it is, from a cursor; the lines go into `texts`."""
+    """Read to the current end of the log, from a cursor; the lines go into `texts`."""
     cursor = cursor or {}
     while True:
         chunk = reader.read("c", cursor, complete=False)
@@ -162,7 +162,7 @@ def test_frames_are_the_same_in_any_pieces(monkeypatch: pytest.MonkeyPatch, size
 
 
 def test_a_frame_of_gigabytes_is_delivered_as_it_comes() -> None:
-    """It was kept until it was whole, and joined anew with each of its pieces, in the thread of all streams."""
+    """It was buffered until it was complete, and joined again with each piece, in the thread of all streams."""
     stamp = b"2026-01-31T12:00:00.000000000Z "
     parser, began, got = FrameParser(), process_time(), 0
     tracemalloc.start()
@@ -193,7 +193,7 @@ def test_a_quiet_log_is_read_with_one_short_answer() -> None:
 
 @pytest.mark.parametrize("new", [1, 499, 700, 3000])
 def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
-    """A flood is over before the margin is, so all of it would be read again when its container has ended."""
+    """A flood ends before the margin does, so all of it would be read again after the end of its container."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
     log = Log()
     reader = LogReader(log)  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytes
 
 @pytest.mark.parametrize("new", [1100, 1500, 2047, 2100])
 def test_of_a_flood_little_is_read_in_vain(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
-    """What stands before the place is read and dropped; a probe that is too short or too long costs one frame."""
+    """Frames before the position are read and dropped; a probe that is too short or too long costs one frame."""
     monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
     monkeypatch.setattr(log_reader, "NARROW_FRAMES", 100)
     log = Log()
@@ -227,13 +227,13 @@ def test_of_a_flood_little_is_read_in_vain(monkeypatch: pytest.MonkeyPatch, new:
 
     read_all(reader, cursor, texts := [])
     assert texts == [f"{number}\n" for number in range(10_000, 10_000 + new)]
-    # The probes too, and a last look that finds nothing new.
+    # The probes too, and a last read that finds nothing new.
     size = len(encoded(log.frames[-1:]))
     assert log.sent / size < new + 100 + 50
 
 
 def test_a_flood_on_one_stream_is_found_by_the_place_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A narrower answer has no frame of the quiet stream, so that it could not be trusted, and is not taken."""
+    """A narrower response has no frame of the idle stream, so it cannot be trusted and is not used."""
     monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
     monkeypatch.setattr(log_reader, "NARROW_FRAMES", 10)
     log = Log()
@@ -251,7 +251,7 @@ def test_a_flood_on_one_stream_is_found_by_the_place_of_the_other(monkeypatch: p
 
 
 def test_a_tail_that_begins_among_frames_of_one_time_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the second frame of that time would be held for the first, which was told, and be lost."""
+    """There the second frame of that time would be taken for the first, which was delivered, and be lost."""
     monkeypatch.setattr(log_reader, "TAILS", (3, 6, 12))
     log = Log()
     for text in ("early\n", "one\n"):
@@ -299,12 +299,12 @@ def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
     gap, *lines = [*texts, *(line.text for line in chunk.lines)]
     assert "dropped" in gap
     assert lines == [f"{number}\n" for number in range(3000, 9000)]
-    # From 4000 on: one that is short, two that begin alike, and all.
+    # From 4000 on: a short one, two that start at the same frame, and all.
     assert len(log.asked) <= 5
 
 
 def test_a_search_for_the_place_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of one stream are new, long and many, and the place of the other stands behind them."""
+    """Lines of one stream are new, long and many, and the position of the other stream is after them."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
     monkeypatch.setattr(log_reader, "MAX_KEPT_CHARS", 10_000)
     log = Log()
@@ -325,7 +325,7 @@ def test_a_search_for_the_place_keeps_little_text(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unfinished_line_waits_for_its_end_however_far_the_other_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pieces of a line have the time of the first one, so the next read must begin there."""
+    """All pieces of a line have the time of the first one, so the next read must start there."""
     monkeypatch.setattr(log_reader, "TAILS", (2,))
     log = Log()
     log.write("stdout", "s" * PIECE, BASE)
@@ -374,7 +374,7 @@ def test_frames_cut_anywhere_are_put_together() -> None:
 
 
 def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that is kept open ends where the log ended when it was asked for."""
+    """An open response ends at the end of the log at the time of its request."""
     monkeypatch.setattr(log_reader, "CHUNK_BYTES", 10)
     log = Log()
     for number in range(20):
@@ -392,7 +392,7 @@ def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.Monkey
 
 
 def test_what_the_engine_cannot_read_is_reported_in_its_words():
-    """It comes between the lines, as a frame of a third stream; those before it count, and what follows is not over."""
+    """It comes between the lines, as a frame of a third stream; earlier lines count, and the log is not complete."""
     log = Log()
     log.write("stdout", "one\n", BASE)
     words = b"Error grabbing logs: invalid character 'x'\n"

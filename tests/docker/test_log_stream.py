@@ -1,4 +1,4 @@
-"""Lines of a followed log: from the very place on, and none that the engine repeats."""
+"""Lines of a followed log: from the exact position on, without lines that the engine repeats."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_lines_begin_after_the_place_however_they_are_cut(size):
 
 
 def test_what_the_engine_repeats_is_given_up():
-    """It reads files from their beginning again when they are rotated."""
+    """It reads files from the start again when they are rotated."""
     parser = FrameLines({}, is_whole=True)
     assert texts(parser, numbered(0, 10)) == [f"{n}\n" for n in range(10)]
 
@@ -61,7 +61,7 @@ def test_before_the_place_nothing_is_shown():
 
 
 def test_an_end_of_a_log_that_begins_at_the_place_is_not_trusted():
-    """There may be frames of the same time before, and the place is one of several."""
+    """There may be earlier frames of the same time, and the position is one of several."""
     parser = FrameLines(place(9), is_whole=False)
 
     with pytest.raises(PositionLostError):
@@ -75,5 +75,5 @@ def test_each_stream_has_its_place():
     late = frame("e4\n", BASE + 4 * MS, 2) + frame("e5\n", BASE + 5 * MS, 2) + frame("e6\n", BASE + 6 * MS, 2)
     parser = FrameLines(cursor, is_whole=False)
 
-    assert texts(parser, numbered(0, 12)) == []  # the other one was not met
+    assert texts(parser, numbered(0, 12)) == []  # the position of the other one was not reached
     assert texts(parser, late) == ["10\n", "11\n", "e6\n"]

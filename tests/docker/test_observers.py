@@ -1,4 +1,4 @@
-"""Any number of observers, each of which may stall or die anywhere: exact counts, no double start, no overlap."""
+"""Any number of observers, each of which may stall or die at any point: exact counts, no double start, no overlap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 class Chaos:
-    """Makes the requests of one observer stall, or be its last."""
+    """Delays the requests of one observer, or makes one its last."""
 
     def __init__(self, scheduler: DockerScheduler, dice: random.Random) -> None:
         self._dice = dice
@@ -50,12 +50,12 @@ class Chaos:
 
 
 class Observers:
-    """Threads that look at apps until all have ended; one that dies is replaced."""
+    """Threads that poll apps until all have ended; one that dies is replaced."""
 
     def __init__(self, host: str, app_ids: list[str], number: int, seed: int) -> None:
         self.app_ids = app_ids
         self.seen: list[dict[str, list[AppState]]] = []
-        """Of each observer: app to its states, in order."""
+        """For each observer: app to its states, in order."""
         self.deaths = 0
         self._host = host
         self._deadline = time.monotonic() + 60
@@ -71,7 +71,7 @@ class Observers:
             chaos = Chaos(scheduler, dice)
             with contextlib.suppress(Killed), contextlib.closing(scheduler):
                 while time.monotonic() < self._deadline:
-                    # The last ones work undisturbed, so that the test ends.
+                    # The last ones are not disturbed, so that the test ends.
                     chaos.tired = self._deadline - time.monotonic() < 35
                     if self._look(scheduler, seen):
                         return
@@ -147,7 +147,7 @@ def test_observers_that_stall_and_die_keep_the_counts(
         # Three attempts of the replica that fails first, up to three of the other, one of the peer.
         "replica": (AppState.FAILED, range(5, 8)),
         "recovers": (AppState.SUCCEEDED, range(6, 7)),
-        # An attempt whose first replica fails at once may end before the others have begun.
+        # An attempt whose first replica fails at once may end before the others have started.
         "application": (AppState.FAILED, range(3, 10)),
         "again": (AppState.SUCCEEDED, range(4, 7)),
     }
@@ -159,7 +159,7 @@ def test_observers_that_stall_and_die_keep_the_counts(
             assert set(states[first:]) == {state}, f"{name} went back from its end: {states}"
         ran = attempts(docker_engine, launched[name])
         assert len(ran) in counts, name
-        # Each container was started once, however many tried.
+        # Each container was started once, regardless of the number of observers.
         assert all(starts_in(docker_engine, container) <= 1 for container in ran), name
         assert all(container["State"]["Running"] is False for container in ran), name
     keys = [
@@ -173,7 +173,7 @@ def test_observers_that_stall_and_die_keep_the_counts(
 
 
 def _assert_no_overlap(containers: list[dict[str, Any]]) -> None:
-    """All attempts of the app were made, and no container of one ran beside one of another."""
+    """All attempts of the app ran, and no two attempts overlapped."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for container in containers:
         number = int(container["Config"]["Labels"][Label.APP_ATTEMPT])
@@ -188,7 +188,7 @@ def _assert_no_overlap(containers: list[dict[str, Any]]) -> None:
 def test_a_container_whose_creator_died_is_started_by_another(
     docker_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The creator is held for dead after some seconds; if it was only slow, its own start must fail then."""
+    """The creator counts as dead after some seconds; if it was only slow, its own start must fail then."""
     from airflow_provider_launch.schedulers.docker import observer as module
 
     monkeypatch.setattr(module, "_TAKEOVER_S", 1.0)
@@ -232,7 +232,7 @@ def _until_ended(scheduler: DockerScheduler, app_id: str) -> AppState:
 
 
 def test_a_time_limit_is_kept_while_the_log_is_followed(docker_apps):
-    """Who hears of ends by the log asks for states every five seconds only, and it is the observer who ends the app."""
+    """A follower that gets ends from the log polls states every five seconds only, and the observer ends the app."""
     app_id = docker_apps.start(docker_apps.sh("while :; do echo up; sleep 0.2; done"), time_limit_s=2, grace_s=0)
     began = time.monotonic()
     with Follower(docker_apps.scheduler, app_id) as follower:
@@ -240,5 +240,5 @@ def test_a_time_limit_is_kept_while_the_log_is_followed(docker_apps):
 
     assert isinstance(events[-1], Ended)
     assert "time limit of 2 s reached" in events[-1].response.msg
-    # The engine knows in whole seconds when the app was made.
-    assert time.monotonic() - began < 4.5  # a poll each five seconds would see it later
+    # The engine has the creation time of the app in whole seconds.
+    assert time.monotonic() - began < 4.5  # a poll every five seconds would see it later

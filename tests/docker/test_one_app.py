@@ -1,4 +1,4 @@
-"""The engine is there and fails at one container: that is no outage, and no concern of other apps."""
+"""The engine is reached but fails for one container: that is not an outage, and does not affect other apps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults import Fault, error
 
 pytestmark = pytest.mark.engine("docker")
 
-# The engine answers 500 to each of them, for as long as the container is there.
+# The engine responds with 500 to each of them, as long as the container exists.
 NO_WAY = ["rm -rf /tmp; touch /tmp", "rm -rf /tmp; ln -s /tmp /tmp", "ln -s $FILE $FILE"]
 
 
@@ -55,7 +55,7 @@ def test_an_error_file_that_the_engine_cannot_hand_out_hides_no_failure(docker_a
 
 
 def test_a_stop_that_the_engine_refuses_is_reported_to_who_asked_for_it(docker_apps, docker_proxy, caplog):
-    """Whoever only looks learns that the app goes on."""
+    """Any other observer sees that the app continues."""
     good = docker_apps.start(docker_apps.sh("sleep 60"))
     bad = docker_apps.start(docker_apps.sh("sleep 60"))
     docker_proxy.add(Fault(error(500, "cannot stop container: permission denied"), "POST", "/stop", times=None))
@@ -72,7 +72,7 @@ def test_a_stop_that_the_engine_refuses_is_reported_to_who_asked_for_it(docker_a
 
 
 def test_an_inspection_that_fails_hides_one_app_of_many(docker_apps, docker_proxy):
-    """It is found by halves: a list for each app would be too many."""
+    """It is found by bisection, because a list for each app would be too many requests."""
     good = [docker_apps.start(docker_apps.sh("sleep 60")) for _ in range(7)]
     bad = docker_apps.start(docker_apps.sh("exit 3"))
     docker_apps.end(bad)
@@ -99,7 +99,7 @@ def test_a_list_that_fails_is_an_outage_for_all(docker_apps, docker_proxy):
 
 
 def test_gpus_that_another_app_got_meanwhile_are_not_adopted(docker_apps, gpus, monkeypatch):
-    """There is no GPU here: the record holds the lease. A launcher died between its record and the look for rivals."""
+    """There is no GPU here: the record has the lease. A launcher died between its record and its search for rivals."""
     role = docker_apps.sh("true", resource=Resource(cpu=1, gpu=1, memMB=64))
     docker_apps.scheduler = docker_apps.another(gpus=gpus[:1])
     dead, rival, repeated = (docker_apps.another(gpus=gpus[:1]) for _ in range(3))
@@ -140,7 +140,7 @@ def test_a_record_without_rivals_is_adopted_with_its_gpus(docker_apps, gpus):
 
 
 def test_the_result_is_that_of_the_last_attempt(docker_apps):
-    """Another observer has retried the app since the last look."""
+    """Another observer has retried the app since the last poll."""
     role = docker_apps.sh(
         "echo $LAUNCH_ATTEMPT > $LAUNCH_RESULT_PATH; test $LAUNCH_ATTEMPT = 1",
         max_retries=1,

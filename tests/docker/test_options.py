@@ -1,4 +1,4 @@
-"""Every option and every wish of a role reaches the engine, and what the app hands back reaches us."""
+"""Every option and every field of a role reaches the engine, and the results of the app are returned."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_without_options(docker_apps):
 
 
 def test_every_option_reaches_the_engine(docker_apps, docker_proxy, monkeypatch):
-    """Asked of the engine, and of the container itself where it can tell."""
+    """Checked on the engine, and in the container itself where possible."""
     monkeypatch.setenv("HF_TOKEN", "copied")
     monkeypatch.setenv("HFX", "not copied")
     monkeypatch.setenv("AIRFLOW_HF", "never copied")
@@ -123,7 +123,7 @@ def test_pull_always_asks_the_registry_once_for_each_image(docker_apps, docker_p
 
 
 def test_an_image_by_its_id_is_never_pulled(docker_apps, docker_proxy):
-    """No registry knows it."""
+    """No registry has it."""
     own = docker_apps.client.images.get(docker_apps.image).id
     found = docker_apps.run(docker_apps.sh("true", image=own), pull="always")
 
@@ -161,7 +161,7 @@ def test_a_network_of_the_app_goes_with_it(docker_apps):
 
 @pytest.mark.parametrize("script", ["true", "exit 3"])
 def test_a_network_of_the_app_goes_when_the_app_has_ended(docker_apps, script):
-    """An engine has room for about 30 of them; the containers stay, with their logs."""
+    """An engine supports about 30 of them; the containers remain, with their logs."""
     app_id = docker_apps.start(docker_apps.sh(f"echo here; {script}", num_replicas=2), network="app")
     docker_apps.end(app_id)
 
@@ -174,7 +174,7 @@ def test_a_network_of_the_app_goes_when_the_app_has_ended(docker_apps, script):
 
 
 def out_of_memory(docker_apps) -> DescribeAppResponse:
-    """Run a program that grows over its limit; again where a busy engine has missed why it was killed."""
+    """Run a program that exceeds its limit; again if a busy engine has missed the cause of the kill."""
     grow = docker_apps.sh("dd if=/dev/zero of=/dev/null bs=200M count=1", resource=Resource(cpu=0, gpu=0, memMB=16))
     for _ in range(5):
         app_id = docker_apps.start(grow)
@@ -185,7 +185,7 @@ def out_of_memory(docker_apps) -> DescribeAppResponse:
 
 
 def test_a_program_over_its_memory_limit(docker_apps):
-    """Without the reason, a kill out of nowhere is searched for in the program."""
+    """Without the cause, users would search for the kill in their program."""
     found = out_of_memory(docker_apps)
     (replica,) = found.roles_statuses[0].replicas
     assert found.state is AppState.FAILED
@@ -194,7 +194,7 @@ def test_a_program_over_its_memory_limit(docker_apps):
 
 
 def test_that_memory_ran_out_is_known_even_if_the_engine_shows_it_late(docker_apps, monkeypatch):
-    """The end of a container and its cause come by two messages; a busy engine shows one without the other."""
+    """The end of a container and its cause come in two messages; a busy engine shows one without the other."""
     engine = docker_apps.scheduler.engine
     plain, seen = engine.inspect, []
 
@@ -207,7 +207,7 @@ def test_that_memory_ran_out_is_known_even_if_the_engine_shows_it_late(docker_ap
         return document
 
     monkeypatch.setattr(engine, "inspect", late)
-    # A test machine may need longer from the list to the inspection than the engine ever does.
+    # A test machine may need longer from the list to the inspection than a real engine.
     monkeypatch.setattr(observer, "_LIMITED_CAUSE_S", 5.0)
     found = out_of_memory(docker_apps)
     assert seen.count(seen[-1]) == 2
@@ -278,7 +278,7 @@ def volume(docker_apps) -> Iterator[str]:
 
 
 def test_a_volume_keeps_what_an_app_wrote(docker_apps, volume):
-    """It outlives the app, also when that is deleted."""
+    """It outlives the app, also after a delete."""
     wrote = docker_apps.run(docker_apps.sh("echo kept >/data/file", mounts=[VolumeMount(volume, "/data")]))
     assert wrote.state is AppState.SUCCEEDED
     docker_apps.scheduler.delete(wrote.app_id)
@@ -313,7 +313,7 @@ def test_a_device_with_its_permissions(docker_apps):
     ],
 )
 def test_a_password_is_shown_to_its_registry_only(docker_apps, docker_proxy, caplog, registry, image, server):
-    """Nor is it printed anywhere."""
+    """It is not logged anywhere either."""
     caplog.set_level(logging.DEBUG)
     login = {"registry": registry, "registry_username": "anna", "registry_password": "geheim"}
     docker_apps.scheduler = docker_apps.another(**login)
@@ -350,9 +350,9 @@ def test_ssh_without_its_package(monkeypatch):
 
 @pytest.mark.engine("dockerd")
 def test_an_engine_that_is_out_of_networks():
-    """It would be out of them at the next try, too: somebody has to act."""
+    """The next try would fail too, so a user has to act."""
     private = PrivateDocker()
-    private.daemon.flags.append("--default-address-pool=base=10.77.0.0/23,size=24")  # one is the bridge's own
+    private.daemon.flags.append("--default-address-pool=base=10.77.0.0/23,size=24")  # one is used by the bridge
     with private, contextlib.closing(private.client()) as client:
         apps = DockerApps(private.host, client, images.busybox(client))
         with contextlib.closing(apps):
@@ -369,7 +369,7 @@ def test_an_engine_that_is_out_of_networks():
 
 @pytest.mark.engine("dockerd")
 def test_an_engine_behind_tls(tmp_path):
-    """Both sides prove who they are; who does not is told that the other side does not trust."""
+    """Both sides authenticate; a side that does not gets a clear error."""
     engine, own = write_pair(tmp_path, "engine"), write_pair(tmp_path, "own")
     private = PrivateDocker()
     files = {"tlscacert": own["cert"], "tlscert": engine["cert"], "tlskey": engine["key"]}
@@ -399,7 +399,7 @@ def test_an_engine_behind_tls(tmp_path):
 
 
 def _inside(private: PrivateDocker, call: Callable[[], None]) -> None:
-    """Call in the network of the engine: a thread may have a network of its own, and its threads inherit it."""
+    """Call in the network of the engine: a thread may have its own network, and its threads inherit it."""
 
     def run() -> None:
         with private._network.open() as network:
@@ -458,7 +458,7 @@ def test_a_result_that_cannot_be_handed_back(docker_apps, script, text):
 
 
 def test_the_error_file_of_a_failed_replica(docker_apps):
-    """PyTorch writes the text of an exception there; of a retry the last one counts."""
+    """PyTorch writes the text of an exception there; after a retry the last one counts."""
     reply = json.dumps({"message": {"message": "RuntimeError: attempt"}})
     script = f"echo '{reply}' | sed s/attempt/attempt-$LAUNCH_ATTEMPT/ >$TORCHELASTIC_ERROR_FILE; exit 1"
     found = docker_apps.run(docker_apps.sh(script, max_retries=1), docker_apps.sh("sleep 60", "other", max_retries=1))

@@ -1,4 +1,4 @@
-"""Events of engines of all versions: who has stopped a container, and when it ended."""
+"""Events of engines of all versions: outside stops of containers, and end times."""
 
 from __future__ import annotations
 

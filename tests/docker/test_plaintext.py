@@ -1,4 +1,4 @@
-"""Nothing is sent without encryption that was to be encrypted, and nothing goes where the connection does not point."""
+"""Nothing is sent unencrypted without consent, and nothing is sent to another server than that of the connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_launch.specs import InvalidAppError, SchedulerRejectedErro
 
 
 class Listener:
-    """Keeps what comes in, and answers as it is told."""
+    """Stores requests, and sends the given responses."""
 
     def __init__(self, *answers: bytes) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))

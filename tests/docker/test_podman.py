@@ -1,4 +1,4 @@
-"""Podman has a socket like Docker's, and is refused by its name."""
+"""Podman has a socket like Docker's, and is refused with its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVICE = ("system", "service", "--time=30")
 @pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed")
 def test_podman_is_refused_by_name(tmp_path: Path):
     socket = tmp_path / "podman.sock"
-    # Podman takes only short names for the directory of what runs.
+    # Podman needs a short path for its runtime directory.
     with (
         tempfile.TemporaryDirectory(prefix="pod") as run,
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the engine refuses to an app that has begun: it ends with the reason, and can be cancelled and deleted."""
+"""Refusals by the engine for an app that has started: it ends with the reason, and can be cancelled and deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ended(docker_apps, app_id: str, role: str) -> None:
 @POLICIES
 @pytest.mark.parametrize("siblings", [True, False], ids=["siblings", "alone"])
 def test_a_retry_that_is_refused_fails_the_app(docker_apps, source, policy, siblings):
-    """Nobody could describe it otherwise, nor others together with it, and its siblings would run on."""
+    """Otherwise it could not be described, nor others together with it, and its siblings would continue to run."""
     other = docker_apps.start(docker_apps.sh("sleep 60"))
     roles = [failing(docker_apps, source, policy), *([docker_apps.sh("sleep 60", "b")] if siblings else [])]
     app_id = docker_apps.start(*roles)
@@ -76,7 +76,7 @@ def test_a_foreign_container_under_the_name_of_a_retry_fails_the_app(docker_apps
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])
 def test_an_end_is_asked_for_without_the_retry(docker_apps, docker_proxy, source, how):
-    """Who cancels or deletes an app does not want it to be brought on before."""
+    """A cancel or delete must not first perform the next step of the app."""
     app_id = docker_apps.start(failing(docker_apps, source), docker_apps.sh("sleep 60", "b"))
     ended(docker_apps, app_id, "a")
     source.rmdir()

@@ -1,4 +1,4 @@
-"""What was removed by force while an app needed it: its containers, and the images of which its marks are made."""
+"""Forced removals of things that an app needs: its containers, and the images of its marks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine("docker")
 
 
 def test_an_app_whose_only_container_is_gone_is_unknown(docker_apps):
-    """What is left of it looks like a submission that is under way; its follower would wait for ever."""
+    """The rest looks like a submission that is not complete; its follower would wait for ever."""
     role = docker_apps.sh("echo up; sleep 60", max_retries=2)
     app_id = docker_apps.start(role)
     assert docker_apps.scheduler.describe(app_id).state is AppState.RUNNING
@@ -37,7 +37,7 @@ def test_an_app_whose_only_container_is_gone_is_unknown(docker_apps):
 
 
 def test_a_prune_frees_no_gpu_that_is_in_use(docker_apps, gpus, monkeypatch):
-    """It takes the record, which is never started, and leaves what runs."""
+    """It removes the record, which is never started, and keeps running containers."""
     create = creation.container_body
 
     def without_devices(*args):
@@ -91,7 +91,7 @@ def begun(docker_apps, image: str, script: str, *others: str, **fields: object) 
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])
 def test_an_app_is_ended(docker_apps, image, how):
-    """The mark of a cancel was made of the first role's image, and its lack taken for a deletion of the app."""
+    """The mark of a cancel was created from the first role's image, and its lack was taken for a deleted app."""
     app_id = begun(docker_apps, image, "true", "sleep 60")
 
     getattr(docker_apps.scheduler, how)(app_id)
@@ -110,7 +110,7 @@ def test_a_failure_ends_the_siblings(docker_apps, image):
 
 
 def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
-    """No image of the app is left, so the mark is made of any other."""
+    """No image of the app is left, so the mark is created from any other."""
     app_id = begun(docker_apps, image, "exit 3", max_retries=1)
     found = docker_apps.end(app_id, timeout_s=20)
 
@@ -120,7 +120,7 @@ def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
 
 @pytest.mark.usefixtures("image")  # for a second attempt
 def test_a_mark_that_cannot_be_made_is_reported(docker_apps, docker_proxy):
-    """A cancel that does nothing would be taken for done."""
+    """A cancel without effect would be taken for a successful one."""
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
     fault = docker_proxy.add(Fault(error(404, "No such image: gone"), "POST", "/containers/create", times=None))
 

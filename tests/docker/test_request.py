@@ -1,4 +1,4 @@
-"""From an app to the bodies that are sent: no engine is needed."""
+"""The request bodies of an app: no engine is needed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_body_of_a_plain_role() -> None:
             "launch.io/replica": "0",
             "launch.io/app-attempt": "0",
             "launch.io/attempt": "0",
-            # What is not set is inherited from the image.
+            # Labels that are not set are inherited from the image.
             **dict.fromkeys(Label.NOTES, ""),
         },
         "NetworkingConfig": {"EndpointsConfig": {"launch": {"Aliases": ["app-1-main-0"]}}},
@@ -176,7 +176,7 @@ def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
     ],
 )
 def test_what_cannot_name_an_image_is_refused(image: str) -> None:
-    """Newer engines answer to it as to a missing image, which a task would wait for."""
+    """Newer engines respond as for a missing image, which a task would wait for."""
     with pytest.raises(InvalidAppError, match=r"role 'main': image '.*' is not a valid image name; write name:tag"):
         request(role(image=image))
 

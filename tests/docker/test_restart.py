@@ -1,4 +1,4 @@
-"""The daemon ends, politely or not, and comes back: what became of the apps is told as it was."""
+"""The daemon ends, gracefully or not, and restarts: the ends of the apps are reported correctly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Following(threading.Thread):
 
 
 class Observing(threading.Thread):
-    """An observer as a sensor is one: asks without a pause for the state of apps, and does what they need."""
+    """An observer like a sensor: polls the state of apps without a pause, and performs their next steps."""
 
     def __init__(self, apps: DockerApps, app_ids: list[str]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Observing(threading.Thread):
 
 @ENDS
 def test_with_live_restore_the_app_goes_on(end: str) -> None:
-    """No line is lost and none comes twice, neither for a follower nor for who goes on by a stored cursor."""
+    """No line is lost and none is repeated, neither for a follower nor for a reader with a stored cursor."""
     with private_apps(live_restore=True) as (private, apps):
         result = """; echo '{"n": 80}' >$LAUNCH_RESULT_PATH"""
         app_id = apps.start(apps.sh(COUNT + result, "a"), apps.sh(COUNT + "; exit 0", "b", num_replicas=2))
@@ -168,7 +168,7 @@ def test_without_live_restore_killed_replicas_have_failed(end: str) -> None:
 
 @pytest.mark.engine("docker")
 def test_a_replica_that_was_killed_by_somebody_else_is_no_restart(docker_apps, docker_proxy) -> None:
-    """The engine has run since before its end; that is asked once."""
+    """The engine has run since before its end; that is checked once."""
     found = docker_apps.run(docker_apps.sh("kill -9 $$$$"))
     found = docker_apps.end(found.app_id)
     (status,) = found.roles_statuses[0].replicas

@@ -1,4 +1,4 @@
-"""Submitters, observers and deleters that meet at a bad moment."""
+"""Submitters, observers and deleters that conflict at a bad moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine("docker")
 
 
 def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(docker_apps, monkeypatch):
-    """It may give back what it has made, but not what runs."""
+    """It may remove the containers that it has created, but not running ones."""
     info = docker_apps.info(docker_apps.sh("echo begun; sleep 5", num_replicas=2))
     slow, quick = docker_apps.another(), docker_apps.another()
     created, go_on, work = threading.Event(), threading.Event(), slow._observer.work
@@ -46,7 +46,7 @@ def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(do
 
 
 def test_a_third_container_under_a_name_that_became_free_is_no_second_start(docker_apps, monkeypatch):
-    """Who takes a container over renames it; a start by its old name may then meet one that somebody else made."""
+    """A takeover renames the container; a start by the old name may then start a container of another process."""
     info = docker_apps.info(docker_apps.sh("echo begun; sleep 3"))
     slow, quick, third = (docker_apps.another() for _ in range(3))
     about_to_start, go_on = threading.Event(), threading.Event()
@@ -97,7 +97,7 @@ def test_a_stop_that_the_engine_did_not_take_is_sent_again(docker_apps, docker_p
 
 
 def test_a_delete_does_not_hold_up_the_states_of_others(docker_apps):
-    """The app that is deleted may take its grace time to end."""
+    """The app that is deleted may use its whole grace time."""
     stubborn = docker_apps.start(docker_apps.sh("trap '' TERM; echo ready; while :; do sleep 1; done"), grace_s=4)
     other = docker_apps.start(docker_apps.sh("sleep 30"))
     while not docker_apps.lines(stubborn):
@@ -116,7 +116,7 @@ def test_a_delete_does_not_hold_up_the_states_of_others(docker_apps):
 
 
 def test_what_is_being_removed_has_neither_log_nor_result_any_more(docker_apps, docker_proxy):
-    """The engine answers 409 until the container is gone, and with 404 then."""
+    """The engine responds with 409 until the container is removed, and then with 404."""
     app_id = docker_apps.start(docker_apps.sh("echo 1 >$LAUNCH_RESULT_PATH"))
     docker_apps.end(app_id)
     text = "can not get logs from container which is dead or marked for removal"
@@ -144,13 +144,13 @@ def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
 
 
 def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, gpus, monkeypatch):
-    """There is no GPU here, so nothing can be started with one; the record holds the lease before that."""
+    """There is no GPU here, so nothing can be started with one; the record has the lease before that."""
     role = docker_apps.sh("true", resource=Resource(cpu=1, gpu=1, memMB=64))
     docker_apps.scheduler = docker_apps.another(gpus=gpus[:1])
     schedulers = [docker_apps.another(gpus=gpus[:1]) for _ in range(4)]
     infos = [docker_apps.info(role) for _ in schedulers]
     for scheduler in schedulers:
-        monkeypatch.setattr(scheduler._observer, "work", lambda *_args, **_how: None)  # claimed, and not begun
+        monkeypatch.setattr(scheduler._observer, "work", lambda *_args, **_how: None)  # claimed, and not started
 
     def submit(scheduler, info) -> LaunchError | str:
         try:
@@ -165,7 +165,7 @@ def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, gpus, monkeypatch):
 
 
 def test_a_failed_start_ends_no_sibling_that_is_about_to_start(docker_apps, monkeypatch):
-    """An end that was told is the end: nothing of the app may run after it."""
+    """A reported end is final: no container of the app may run after it."""
     slow = docker_apps.another()
     start = slow.engine.start
 
@@ -192,7 +192,7 @@ def test_a_failed_start_ends_no_sibling_that_is_about_to_start(docker_apps, monk
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
 def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy, monkeypatch, gone):
-    """Lists begin after an older app, which somebody may remove at any time."""
+    """Lists start after an older app, which another process may remove at any time."""
     monkeypatch.setattr(catalog, "_CLOCK_S", 0)
     older, *watched = [_ended(docker_apps) for _ in range(3)]
     docker_apps.scheduler.describe_many([older, *watched])
@@ -201,7 +201,7 @@ def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy
     if gone:
         docker_apps.another().delete(older)
     else:
-        # What the engine says while it removes the container.
+        # The engine's message while it removes the container.
         docker_proxy.add(Fault(error(500, "no such container 608a9a5a"), "GET", "/containers/json"))
 
     found = docker_apps.scheduler.describe_many(watched)
@@ -210,9 +210,9 @@ def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy
 
 
 def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
-    """Two launchers make it in the same moment, and the one that would remove its own again dies."""
+    """Two launchers create it at the same moment, and the one that would remove its own again dies."""
     slow = docker_apps.another()
-    # It goes with the end of its app.
+    # It is removed at the end of its app.
     info = docker_apps.info(docker_apps.sh("sleep 2"), network="app")
     prepare = slow._creation.prepare
 
@@ -230,7 +230,7 @@ def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
 
 
 def test_two_networks_of_somebody_else_are_reported_at_once(docker_apps):
-    """Which of them is meant only their owner knows."""
+    """Only their owner can know which one is meant."""
     name = f"foreign-{docker_apps.info(docker_apps.sh('true')).request.app_id}"
     networks = [docker_apps.client.networks.create(name, check_duplicate=False) for _ in range(2)]
     try:
@@ -257,5 +257,5 @@ def test_what_is_forgotten_is_learnt_again_for_a_whole_app(docker_apps, monkeypa
 def _ended(docker_apps) -> str:
     app_id = docker_apps.start(docker_apps.sh("true"))
     docker_apps.end(app_id)
-    time.sleep(1.1)  # the engine tells the time of creation in whole seconds
+    time.sleep(1.1)  # the engine has the creation time in whole seconds
     return app_id

@@ -1,4 +1,4 @@
-"""A Docker engine behind ssh: a server that falls silent, and files in `~/.ssh` that are broken."""
+"""A Docker engine behind ssh: a server that stalls, and broken files in `~/.ssh`."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def refused_within(wire: Wire, limit_s: float) -> str:
 
 @pytest.mark.parametrize("step", ["banner", "session", "exec"])
 def test_a_server_that_falls_silent_is_not_waited_for(server, wire, step):
-    """All who follow apps on this engine would hang with the request."""
+    """All followers of apps on this engine would hang with the request."""
     server.silent = step
 
     assert "does not answer" in refused_within(wire, TIMEOUT_S + 4)
 
 
 def test_keys_that_get_no_answer_have_one_limit_together(server, wire, ssh_home):
-    """A user may have many keys, and the silence at each of them counts alone."""
+    """A user may have many keys, and the server may stall at each of them."""
     server.silent = "auth"
     names = [f"id_{k}" for k in range(9)]
     for name in names:
@@ -116,7 +116,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("act", HOSTILE.values(), ids=HOSTILE)
 def test_an_answer_by_ssh_has_one_limit(server, wire, act, monkeypatch):
-    """As one by a socket has."""
+    """Like a response by a socket."""
     server.act = act
 
     def read(wire: Wire) -> object:
@@ -125,7 +125,7 @@ def test_an_answer_by_ssh_has_one_limit(server, wire, act, monkeypatch):
 
     monkeypatch.setitem(globals(), "ask", read)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Of the time that the server would take, which has no end; the machine may be busy.
+    # Compared with the server, which would never end; the machine may be busy.
     refused_within(wire, 60)
 
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 200 * 2**20
@@ -135,7 +135,7 @@ def test_an_answer_by_ssh_has_one_limit(server, wire, act, monkeypatch):
 
 @pytest.mark.parametrize("step", ["session", "exec"])
 def test_a_server_that_falls_silent_later_is_reached_again(server, wire, step):
-    """The first session is busy, as with a log that is read, and the next one is not opened."""
+    """The first session is busy, as with an open log, and the next one is not opened."""
     busy = wire.open("GET", "/events")
     server.silent = step
     assert "does not answer" in refused_within(wire, TIMEOUT_S + 4)
@@ -146,13 +146,13 @@ def test_a_server_that_falls_silent_later_is_reached_again(server, wire, step):
 
 
 def test_a_connection_that_nobody_has_any_more_ends(server, wire):
-    """Each outage would leave one behind, and its thread."""
+    """Each outage would leave a connection behind, and its thread."""
     busy = wire.open("GET", "/events")
     server.silent = "session"
     refused_within(wire, TIMEOUT_S + 4)
     busy.close()
     del busy
-    server._ended.set()  # the transport of the server may go on, and see the end
+    server._ended.set()  # the transport of the server may continue, and see the end
 
     deadline = time.monotonic() + 10
     while server.transports[0].is_active():
@@ -173,7 +173,7 @@ def test_a_connection_that_nobody_has_any_more_ends(server, wire):
     ids=["broken key", "cut key", "binary known_hosts", "binary config", "config that cannot be parsed"],
 )
 def test_a_broken_file_of_ssh_is_named(server, wire, ssh_home, name, more, cause):
-    """The followed app is borne for a while, and whoever set up the worker reads what to mend."""
+    """Followers retry for a while, and the worker's administrator reads which file to fix."""
     with (ssh_home / name).open("ab") as file:
         file.write(more)
 
@@ -184,7 +184,7 @@ def test_a_broken_file_of_ssh_is_named(server, wire, ssh_home, name, more, cause
 
 
 def test_what_ended_in_the_moment_of_its_limit_is_given_up_quietly():
-    """A timer would print the error, and nobody could catch it."""
+    """A timer would print the error, and no caller could catch it."""
 
     def step() -> None:
         time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""The state table: what the engine shows, what we call it, and what an observer does next."""
+"""The state table: what the engine shows, the state in the launcher, and the next step of an observer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = 1000.0
 
 
 class Engine:
-    """Rows of a list, and the details of an inspection, as the engine gives them."""
+    """Rows of a list, and the details of an inspection, as the engine returns them."""
 
     def __init__(self, *roles: tuple[str, int, str, int], time_limit_s: float | None = None) -> None:
         plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s}
@@ -87,7 +87,7 @@ class Engine:
         self.add(Kind.MARK, "created", created=created, labels={Label.MARK: name, **labels})
 
     def app(self) -> App:
-        # As who looks again and again: what has not changed is taken from the look before.
+        # Like repeated polls: unchanged apps are reused from the previous poll.
         containers = [container_in(row, self.containers) for row in self.rows]
         self.containers = {container.id: container for container in containers}
         self.apps = apps_in(containers, self.apps.get)
@@ -157,7 +157,7 @@ def test_a_container_that_could_not_start_has_failed() -> None:
 
 @pytest.mark.parametrize("error", ["context canceled", "Canceled: context canceled", "Context cancelled"])
 def test_a_start_that_the_engine_cancelled_is_started_again(error: str) -> None:
-    """Its client went away, so nothing ran: engines since 26.1 leave exit code 128 and such a text."""
+    """Its client disconnected, so nothing ran: engines since 26.1 leave exit code 128 and such a message."""
     state = {"Status": "created", "ExitCode": 128, "Error": error, "StartedAt": "0001-01-01T00:00:00Z"}
     document = {"Created": "2026-11-01T10:00:00Z", "State": {**state, "FinishedAt": "0001-01-01T00:00:00Z"}}
     engine = one()
@@ -186,7 +186,7 @@ def test_a_removed_container_is_lost_and_never_run_again() -> None:
 
 
 def test_a_container_that_was_seen_to_run_is_lost_though_it_was_the_only_one() -> None:
-    """As if it were still to be begun, its follower would wait for it for ever, and a submission run it again."""
+    """If it counted as not started, its follower would wait for ever, and a submission would run it again."""
     engine = one(retries=3)
     engine.replica("main", 0, "running")
     engine.assess()
@@ -210,7 +210,7 @@ def test_an_id_that_is_used_again_is_not_lost() -> None:
 
 
 def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_discarded() -> None:
-    """What was discarded need not be run; that of another attempt of the app says nothing about this one."""
+    """A discarded container was not run; one of another attempt of the app does not matter for this attempt."""
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "created", name="c2.void-1")
@@ -230,7 +230,7 @@ def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_disca
     ],
 )
 def test_a_container_that_is_being_removed_ended_as_it_had_ended(code, state, phase, msg) -> None:
-    """It has no processes, so an app that had ended does not run again while somebody deletes it."""
+    """It has no processes, so an ended app does not run again while it is deleted."""
     engine = one()
     engine.replica("main", 0, "removing", code, finished=200 if code is not None else 0)
     assessment = engine.assess()
@@ -244,7 +244,7 @@ def test_a_container_that_is_being_removed_ended_as_it_had_ended(code, state, ph
 
 @pytest.mark.parametrize(("removing", "expected"), [(True, AppState.UNKNOWN), (False, AppState.FAILED)])
 def test_a_container_that_was_removed_alive_is_lost(removing: bool, expected: AppState) -> None:
-    """Who removes it by force kills it: that is no failure that a retry makes good."""
+    """A forced removal kills it: that is not a failure for a retry."""
     engine = one(retries=int(removing))
     engine.replica("main", 0, "removing", 137, finished=200)
     engine.details["id1"] = dataclasses.replace(engine.details["id1"], removing=removing)
@@ -264,7 +264,7 @@ def test_a_container_that_is_being_removed_is_not_stopped() -> None:
 
 
 def test_a_discarded_container_that_is_being_removed_is_gone() -> None:
-    """It may be a second one for an attempt that runs under another name."""
+    """It may be a duplicate of an attempt that runs with another name."""
     engine = one()
     engine.replica("main", 0, "removing", name="c.void-1")
     engine.replica("main", 0, "running", name="c.by-2")
@@ -332,7 +332,7 @@ def test_the_app_is_restarted_when_all_of_the_attempt_has_ended() -> None:
 
 @pytest.mark.parametrize("created", [None, "c3.void-1", "c3"])
 def test_an_attempt_of_the_app_that_could_not_be_created_ends_it(created: str | None) -> None:
-    """Whether none of its containers exist, or some that were never started."""
+    """None of its containers exist, or some that were never started."""
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "exited", 143, finished=203)
@@ -351,7 +351,7 @@ def test_an_attempt_of_the_app_that_could_not_be_created_ends_it(created: str | 
 
 
 def test_unstarted_containers_are_discarded_before_the_end_is_reported() -> None:
-    """Their creator may have looked before the failure, and start them after it."""
+    """Their creator may have polled before the failure, and start them after it."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "exited", 1, finished=150)
@@ -364,7 +364,7 @@ def test_unstarted_containers_are_discarded_before_the_end_is_reported() -> None
 
 
 def test_a_container_made_after_the_end_does_not_bring_the_app_back() -> None:
-    """Its creator looks again before it starts anything, and sees the failure."""
+    """Its creator polls again before it starts anything, and sees the failure."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "exited", 1, finished=150)
@@ -445,7 +445,7 @@ def test_an_app_whose_record_was_pruned_is_decided_by_its_replicas_and_not_resta
 
 
 def test_after_a_failed_start_unstarted_siblings_are_discarded_before_the_end_is_reported() -> None:
-    """When it failed is not known, so none of them counts as made later; their creators may be about to start them."""
+    """The time of its failure is unknown, so none of them counts as created later; their creators may start them."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "created", error="no such program")
     engine.replica("b", 0, "created")
@@ -462,7 +462,7 @@ def test_a_failed_start_of_the_first_attempt_is_retried() -> None:
 
 
 def test_of_two_containers_for_one_attempt_one_counts() -> None:
-    """A creator that died before it could remove its copy must not bring the app back."""
+    """A creator that died before it could remove its copy must not restart the app."""
     engine = one()
     engine.replica("main", 0, "exited", 0, finished=150, name="c.by-1", created=101)
     engine.replica("main", 0, "created", name="c", created=102)
@@ -473,7 +473,7 @@ def test_of_two_containers_for_one_attempt_one_counts() -> None:
 
 @pytest.mark.parametrize("word", [".void-", ".by-"])
 def test_names_of_apps_and_roles_may_hold_the_words_of_the_protocol(word: str) -> None:
-    """Only what was added to the name with which a container was made says that it is discarded, or was taken over."""
+    """Only the suffix of the name shows that a container is discarded or was taken over."""
     engine = one()
     engine.replica("main", 0, "created", name=f"c{word}1", made=f"c{word}1")
     (container,) = engine.app().replicas()
@@ -550,7 +550,7 @@ def test_an_app_is_built_anew_only_when_its_list_has_changed() -> None:
     [(None, None, True), (9.0, None, False), (None, ("exited", 1), False), (None, ("created", None), False)],
 )
 def test_an_answer_is_repeated_only_while_nothing_can_change_it(limit_s, change, lasting) -> None:
-    """A time limit is reached without a change in the list, and what failed or never began may look other tomorrow."""
+    """A time limit passes without a change of the list, and failed or unstarted containers may change later."""
     engine = Engine(("a", 1, "REPLICA", 1), time_limit_s=limit_s)
     engine.replica("a", 0, *(change or ("running",)))
 

@@ -1,4 +1,4 @@
-"""A submission that is refused leaves nothing; one that is interrupted anywhere starts each replica once in the end."""
+"""A refused submission leaves nothing; one that is interrupted at any point starts each replica once in the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOWHERE = "127.0.0.1:1/absent:none"
 
 
 def refusal(docker_apps, *roles, error=SchedulerRejectedError, **how):
-    """Submit what is refused, see that nothing is left of it, and return the text."""
+    """Submit an app that is refused, check that nothing is left of it, and return the message."""
     info = docker_apps.info(*roles, **how)
     with pytest.raises(error) as caught:
         docker_apps.scheduler.schedule(info)
@@ -51,7 +51,7 @@ def refusal(docker_apps, *roles, error=SchedulerRejectedError, **how):
 
 @pytest.mark.parametrize("position", ["first", "second"])
 def test_a_missing_image_that_may_not_be_pulled(docker_apps, docker_proxy, position):
-    """Of the first role it stops the record, of the second one a replica."""
+    """For the first role it prevents the record, for the second one a replica."""
     roles = [docker_apps.sh("true", "a"), docker_apps.sh("true", "b")]
     roles[position == "second"].image = ABSENT
     text = refusal(docker_apps, *roles, pull="never")
@@ -62,7 +62,7 @@ def test_a_missing_image_that_may_not_be_pulled(docker_apps, docker_proxy, posit
 
 @pytest.mark.parametrize("pull", ["missing", "always"])
 def test_a_registry_that_is_not_reached(docker_apps, pull):
-    # With `always` the record is made before the pull.
+    # With `always` the record is created before the pull.
     docker_apps.client.api.tag(docker_apps.image, f"127.0.0.1:1/{pull}", "none")
     try:
         image = NOWHERE if pull == "missing" else f"127.0.0.1:1/{pull}:none"
@@ -89,7 +89,7 @@ def test_a_pull_that_the_registry_refuses_names_the_user_and_hides_the_password(
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 429, 500])
 def test_whatever_a_refused_pull_is_answered_with_is_the_registrys_word(docker_apps, docker_proxy, code):
-    """Engines with the image store of containerd hand on its codes."""
+    """Engines with the image store of containerd pass on its codes."""
     docker_proxy.add(Fault(error(code, "denied there"), "POST", "/images/create"))
     text = refusal(docker_apps, docker_apps.sh("true", image=NOWHERE), pull="missing")
     assert f"image '{NOWHERE}' cannot be pulled: denied there" in text
@@ -119,7 +119,7 @@ def test_more_cpus_than_the_host_has(docker_apps):
 
 
 def test_a_bind_source_that_is_missing(docker_apps):
-    """The engine must not make an empty directory of it, as it does for the older kind of bind."""
+    """The engine must not create an empty directory, as it does for the older kind of bind."""
     mount = BindMount("/absent/source", "/data", read_only=True)
     text = refusal(
         docker_apps, docker_apps.sh("true", "a"), docker_apps.sh("true", "b", mounts=[mount]), error=InvalidAppError
@@ -135,7 +135,7 @@ def test_an_unknown_network(docker_apps):
 
 @pytest.mark.parametrize("taken", ["", "-b-1"], ids=["record", "replica"])
 def test_a_name_that_a_foreign_container_has(docker_apps, taken):
-    """The foreign one stays as it is, and nothing of ours stays beside it."""
+    """The foreign one is not changed, and no object of the launcher is left next to it."""
     app_id = make_unique("taken")
     foreign = docker_apps.client.containers.create(docker_apps.image, ["true"], name=app_id + taken)
     try:
@@ -150,7 +150,7 @@ def test_a_name_that_a_foreign_container_has(docker_apps, taken):
 
 
 def test_a_program_that_the_image_lacks(docker_apps):
-    """It fails at the start, when the app already stands: so the app fails, with the engine's text."""
+    """It fails at the start, when the app already exists, so the app fails with the engine's message."""
     found = docker_apps.run(docker_apps.sh("true", entrypoint="absent-program"), init=False)
     (replica,) = found.roles_statuses[0].replicas
     assert found.state is AppState.FAILED
@@ -189,7 +189,7 @@ def masked(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("network", ["launch", "app", "none", None])
 def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, network):
-    """Who reads a dry run to see which rights and files replicas get, has to see what the engine is asked for."""
+    """A dry run must show the rights and files that replicas get exactly as they are requested."""
     wishes = {
         "env": {"LEVEL": "naïve $HOME", "API_TOKEN": "geheim", "ID": f"{macros.app_id}/{macros.replica_id}"},
         "resource": Resource(cpu=1, gpu=0, memMB=64),
@@ -209,7 +209,7 @@ def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, netwo
     sent = {one.query["name"]: one.json for one in creations}
     assert len(creations) == len(sent) == 5
     assert {one.query["platform"] for one in creations} == {"linux/amd64"}
-    # What the app is found by, which is never started: it keeps the very request that was shown.
+    # The record, which is never started: it stores the same request that was shown.
     record = sent.pop(app_id)
     assert request_in({"Config": record}) == info.request
     shown = shown_in(text)
@@ -217,7 +217,7 @@ def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, netwo
     assert {name: masked(sent[name]) for name in shown} == shown
     assert "API_TOKEN=geheim" in sent[f"{app_id}-a-0"]["Env"]
     assert "geheim" not in text
-    # Of equal replicas the first is shown; the request has the others.
+    # Only the first of equal replicas is shown; the request has the others.
     assert "and 2 more replicas" in text
     b = info.request.role("b")
     for k in range(3):
@@ -227,7 +227,7 @@ def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, netwo
     assert f"app {app_id} (app) on network {chosen}, pull never, time limit 60 s" in text
     assert {body["HostConfig"]["NetworkMode"] for body in sent.values()} == {chosen}
     made = [one.json for one in docker_proxy.matching("POST", "/networks/create$")]
-    # The one that all apps share is mostly there already.
+    # The network that all apps share usually exists already.
     wanted = {"app": [[app_id]], "none": [[]]}.get(network, [[], ["launch"]])
     assert [one["Name"] for one in made] in wanted
     assert all(one["Driver"] == "bridge" for one in made)
@@ -238,7 +238,7 @@ def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, netwo
 
 @pytest.fixture
 def two_roles(docker_apps):
-    """Return a new request of an app with two replicas, which run on while it is submitted: an end costs requests."""
+    """Return a new request of an app with two replicas that run during the submission: an end costs requests."""
     script = "echo begun; sleep 1"
     return lambda: docker_apps.info(docker_apps.sh(script, "a"), docker_apps.sh(script, "b"))
 
@@ -250,13 +250,13 @@ def assert_started_once(docker_apps, *app_ids: str) -> None:
         assert found.state is AppState.SUCCEEDED, found
         assert found.num_restarts == 0
         assert docker_apps.begun(app_id) == [1, 1]
-        # Neither a second record nor containers that nobody starts.
+        # Neither a second record nor containers that are never started.
         assert len(docker_apps.left(app_id)) == 3
 
 
 @pytest.fixture
 def cost(docker_apps, docker_proxy, two_roles):
-    """Return how many requests of the method an undisturbed submission takes."""
+    """Return how many requests of the method a submission without faults takes."""
 
     def count(method: str | None = None) -> int:
         scheduler = docker_apps.another()
@@ -268,7 +268,7 @@ def cost(docker_apps, docker_proxy, two_roles):
 
 
 def test_a_lost_answer_to_any_post(docker_apps, docker_proxy, two_roles, cost):
-    """Whoever submits cannot know whether it was done, and submits again."""
+    """The submitter cannot know whether it succeeded, and submits again."""
     posts = cost("POST")
     assert posts >= 5  # the record, two containers, two starts
     app_ids = []
@@ -283,7 +283,7 @@ def test_a_lost_answer_to_any_post(docker_apps, docker_proxy, two_roles, cost):
 
 
 def test_a_submitter_that_dies_after_any_request(docker_apps, docker_proxy, two_roles, cost):
-    """Its task is retried in another process, which knows only the request."""
+    """Its task is retried in another process, which has only the request."""
     app_ids = []
     for nth in range(1, cost() + 1):
         info = two_roles()
@@ -318,7 +318,7 @@ def test_a_start_whose_client_died_costs_no_attempt(docker_apps, docker_proxy, d
 
 
 def test_an_engine_that_is_overloaded(docker_apps, docker_proxy, two_roles, cost):
-    """It is an error that passes, or none at all, never a state of the app; the repeat works."""
+    """It is a temporary error, or none, but never a state of the app; the repeat works."""
     app_ids, failed = [], 0
     for nth in range(1, cost() + 1):
         info = two_roles()
@@ -346,7 +346,7 @@ def attempt(scheduler: DockerScheduler, info) -> str | LaunchError:
 
 @pytest.mark.parametrize("rest", ["nothing", "record", "containers"])
 def test_two_submitters_at_once(docker_apps, docker_proxy, two_roles, rest):
-    """A zombie task and its retry: both are answered, one of them starts. `rest` is what a dead one left before."""
+    """A zombie task and its retry: both succeed, one of them starts. `rest` is left from a dead one."""
     app_ids = []
     for _ in range(7):
         info = two_roles()

@@ -1,4 +1,4 @@
-"""What engines of all versions answer in their own words, and what it means for us: no engine is needed."""
+"""Messages of engines of all versions, and their meaning: no engine is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restarts by hand, as two lists of the engine show them."""
+"""Outside restarts, detected from two lists of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes below a root of each test's own; nothing may be alive when a test ends."""
+"""Real processes with a root for each test; no process may be alive when a test ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def apps(tmp_path: Path) -> Iterator[Apps]:
     apps = Apps(create_scheduler("tests", root=str(root)), root)
     yield apps
     for row in apps.scheduler.list():
-        # Of records of other hosts that were planted, and of damaged ones.
+        # From planted records of other hosts, and damaged ones.
         with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
             apps.scheduler.cancel(row.app_id)
     until(lambda: not processes_below(root), 30)

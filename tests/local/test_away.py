@@ -1,4 +1,4 @@
-"""A root that is away for a while, as a mount that is taken off: what apps do meanwhile is told when it is back."""
+"""A root that is missing for a while, like an unmounted directory: later the state of the apps is correct."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Root:
         self.path.with_name("away").rename(self.path)
 
     def is_left_alone(self) -> bool:
-        """Tell whether nothing was made in its place."""
+        """Return whether nothing was created in its place."""
         return not self.path.exists() or not [*self.path.iterdir()]
 
     def remove_another(self) -> None:
-        """Remove what somebody made in its place."""
+        """Remove files that were created in its place."""
         shutil.rmtree(self.path)
 
     def files(self) -> Path:
-        """Return where its files are while it is away."""
+        """Return where its files are while it is missing."""
         return self.path.with_name("away")
 
 
 class Mount(Root):
-    """The same by a mount: nothing but an empty directory is left in its place."""
+    """The same with a mount: only an empty directory is left in its place."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -55,7 +55,7 @@ class Mount(Root):
         self.bring_back()
 
     def take_away(self) -> None:
-        # Lazily: as long as an app lives, it has files open there.
+        # A lazy unmount, because an app has open files there as long as it lives.
         subprocess.run(["umount", "-l", str(self.path)], check=True, capture_output=True)
 
     def bring_back(self) -> None:
@@ -109,7 +109,7 @@ def is_running(apps: Apps, app_id: str) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_success_meanwhile_is_reported(apps: Apps, root: Root, tmp_path: Path, killed: bool) -> None:
-    """Also if nobody but the shim was there to see it; and it does not run once more."""
+    """Also if only the shim was there to see it; and it does not run again."""
     app_id = apps.start(sh(f"echo up; sleep 1; echo ran >> {tmp_path}/ran; echo out", max_retries=1))
     until(is_running(apps, app_id))
     if killed:
@@ -133,7 +133,7 @@ def test_exit_code_is_shown(apps: Apps, root: Root, killed: bool) -> None:
     if killed:
         kill_supervisor(apps, app_id)
     root.take_away()
-    # Without a supervisor nobody stops the other one until somebody looks at the app.
+    # Without a supervisor the other one is stopped only at the next poll of the app.
     until(lambda: len(commands(apps)) == killed, 10)
     root.bring_back()
     found = apps.end(app_id)
@@ -143,7 +143,7 @@ def test_exit_code_is_shown(apps: Apps, root: Root, killed: bool) -> None:
 
 @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
 def test_retry_waits_until_the_root_is_back(apps: Apps, root: Root, policy: RetryPolicy) -> None:
-    """Its command is told where to leave its result, and that place must be there; nothing is made in its stead."""
+    """Its command gets the path of its result, and that directory must exist; nothing is created in its place."""
     script = 'echo $LAUNCH_ATTEMPT; sleep 1; [ $LAUNCH_ATTEMPT = 1 ] && echo 5 > "$LAUNCH_RESULT_PATH"'
     app_id = apps.start(sh(script, max_retries=1, retry_policy=policy))
     until(lambda: apps.lines(app_id) == ["0\n"])
@@ -162,7 +162,7 @@ def test_retry_waits_until_the_root_is_back(apps: Apps, root: Root, policy: Retr
 
 
 def test_log_is_not_over_and_the_app_not_unknown(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower would stop, and the lines that come later would be lost."""
+    """A follower would stop, and later lines would be lost."""
     app_id = apps.start(sh("echo up; sleep 0.5; echo out"))
     until(is_running(apps, app_id))
     cursor = apps.scheduler.read_logs(app_id, "main", 0).cursor
@@ -225,7 +225,7 @@ def lose(owner: object, name: str, root: Root, meanwhile: pytest.MonkeyPatch) ->
 
 
 def test_state_never_goes_back(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look that finds the request, and then nothing more, has seen a root go away and not an app that waits."""
+    """A poll that finds the request and then nothing has seen a root disappear, and not an app that waits."""
     app_id = apps.start(sh("echo up; sleep 3"))
     until(lambda: apps.scheduler.describe(app_id).state is AppState.RUNNING)
     observer = apps.another()
@@ -253,7 +253,7 @@ def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: R
         lambda: apps.start(sh("echo up; exec sleep 332"), grace_s=0.3, app_id=app_id),
         apps.scheduler.list,
     ):
-        # An answer is kept for a second, and true: the app lives.
+        # A response is cached for a second, and correct: the app lives.
         until(lambda: apps.scheduler._observed.get(app_id) is None)
         with pytest.raises(SchedulerUnavailableError, match="replaced by another directory"):
             ask()
@@ -271,7 +271,7 @@ def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: R
 def test_a_request_is_not_dropped(
     apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch, wish: str, is_back: bool
 ) -> None:
-    """Who hears nothing believes that the app ends."""
+    """Without an error the caller believes that the app ends."""
     app_id = apps.start(sh("echo up; sleep 333"), grace_s=0.3)
     until(is_running(apps, app_id))
     look = apps.scheduler._records.app
@@ -320,7 +320,7 @@ def test_text_of_a_failure_is_not_lost(apps: Apps, root: Root, monkeypatch: pyte
 
 @pytest.mark.parametrize("step", ["remove", "commit", "write_json"])
 def test_nothing_is_made_in_its_place(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A root that was made anew keeps the old one from coming back, and answers in its stead."""
+    """A new root would prevent the mount of the old one, and be used instead."""
     app_id = apps.start(sh("true"))
     apps.end(app_id)
     with monkeypatch.context() as meanwhile:
@@ -336,7 +336,7 @@ def test_nothing_is_made_in_its_place(apps: Apps, root: Root, monkeypatch: pytes
 
 
 def test_supervisor_ends_where_the_root_is_removed_while_away(apps: Apps, root: Root) -> None:
-    """It would wait for ever for a place in which to go on."""
+    """Otherwise it would wait for ever to continue."""
     app_id = apps.start(sh("echo up; sleep 1; exit 3", max_retries=1))
     until(is_running(apps, app_id))
     root.take_away()
@@ -351,7 +351,7 @@ def test_supervisor_ends_where_the_root_is_removed_while_away(apps: Apps, root: 
 
 
 def test_a_place_that_must_not_be_entered_is_a_missing_root(apps: Apps, root: Root) -> None:
-    """What is below a mount is often closed; another root would not help who waits for the app."""
+    """An empty mount point is often closed; another root would not help the observers of the app."""
     app_id = apps.start(sh("true"))
     apps.end(app_id)
     root.take_away()

@@ -1,4 +1,4 @@
-"""An idle supervisor sleeps until a byte in its bell, a child, a limit or the next look at its marks wakes it."""
+"""An idle supervisor sleeps until a byte in its bell, a child, a limit or the next check of its marks wakes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def supervisor_of(apps: Apps, app_id: str) -> int:
 
 
 def waits(pid: int) -> int:
-    """Return how often a process has begun to wait."""
+    """Return how often a process has started to wait."""
     found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found
     return int(found[1])
@@ -92,7 +92,7 @@ def test_the_next_supervisor_has_a_bell(apps: Apps) -> None:
     bell.write_text("mine")
     os.kill(supervisor_of(apps, app_id), signal.SIGKILL)
 
-    # Each look at the app starts another supervisor where none holds the lock.
+    # Each poll of the app starts another supervisor if none has the lock.
     until(lambda: apps.scheduler.describe(app_id) and bell.is_fifo())
 
 
@@ -107,7 +107,7 @@ def test_a_byte_wakes_the_reader_and_nothing_else_is_written(tmp_path: Path) -> 
         assert select.select([fd], [], [], 0)[0]
     finally:
         os.close(fd)
-    wake_reader(fifo)  # nothing reads: the byte is not waited for
+    wake_reader(fifo)  # without a reader the write does not block
     wake_reader(str(file))
     (tmp_path / "link").symlink_to(file)
     wake_reader(str(tmp_path / "link"))

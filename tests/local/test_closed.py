@@ -1,4 +1,4 @@
-"""Programs of another user than root close the files of their app: nobody else is concerned."""
+"""Programs that do not run as root remove permissions of their app's files: other apps are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program may replace the records of its own app; it harms no other app of the root."""
+"""A program may replace the records of its own app; other apps of the root are not affected."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def apps(tmp_path):
 
 
 def without_damaged(scheduler, damaged: str, other: str):
-    """Ask for both, and once more for the other one if the error names the damaged one and nothing else."""
+    """Poll both, and again only the other one if the error names just the damaged one."""
     try:
         return scheduler.describe_many([damaged, other])
     except AppUnavailableError as error:
@@ -81,14 +81,14 @@ def without_damaged(scheduler, damaged: str, other: str):
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_record_is_an_error_of_its_app(apps, tmp_path, damage, request):
-    """The list is what connection test, sweep and clean-up recipes read."""
+    """Connection test, sweep and clean-up recipes use the list."""
     scheduler, damaged, other = apps
     damage(tmp_path / "root" / "apps" / damaged)
 
     rows = {row.app_id: row.state for row in scheduler.list()}
     assert rows.keys() == {damaged, other}
     assert rows[other] is AppState.SUCCEEDED
-    # Of a state that is no document the next supervisor writes a new one.
+    # The next supervisor replaces a state that is not a valid document.
     is_lost = "request" in request.node.callspec.id or "open" in request.node.callspec.id
     assert not is_lost or rows[damaged] is AppState.UNKNOWN
     found = without_damaged(scheduler, damaged, other)
@@ -106,7 +106,7 @@ def test_a_damaged_record_names_its_cure(apps, tmp_path):
 
 
 def as_a_user(call) -> None:
-    """Call it in a process without the rights of root, who may read everything."""
+    """Call it in a process without the rights of root, which may read everything."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -125,7 +125,7 @@ def as_a_user(call) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user here")
 def test_a_directory_that_its_program_has_closed_concerns_no_other_app(apps, tmp_path):
-    """Root reads everything; any other user does not."""
+    """Root can read everything; other users cannot."""
     _, damaged, other = apps
     root = tmp_path / "root"
     for path in [root, *root.rglob("*")]:
@@ -151,7 +151,7 @@ def test_a_directory_that_its_program_has_closed_concerns_no_other_app(apps, tmp
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/full")])
 @pytest.mark.parametrize("name", ["journal", "swept"])
 def test_what_stands_in_place_of_a_file_of_the_root_stops_no_launch(apps, tmp_path, name, make):
-    """Programs are processes of the same user, and what they put there would be waited for without an end."""
+    """Programs run as the same user, and a file that they put there could block a launch for ever."""
     scheduler, app_id, _ = apps
     path = tmp_path / "root" / name
     if path.exists():
@@ -177,7 +177,7 @@ def test_what_stands_in_place_of_a_file_of_the_root_stops_no_launch(apps, tmp_pa
 
 
 def test_a_journal_that_grows_without_an_end_is_not_read(apps, tmp_path):
-    """A program may make it as long as it likes."""
+    """A program may write any amount into it."""
     scheduler, app_id, _ = apps
     scheduler.describe(app_id)
     journal = tmp_path / "root" / "journal"

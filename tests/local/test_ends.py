@@ -1,4 +1,4 @@
-"""Limits, cancel and sweeping on this host: how an app may end, and that nothing is left."""
+"""Limits, cancel and sweep on this host: the ways in which an app may end, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sleep 86304
 
 
 def test_cancel_kills_the_whole_tree(apps: Apps) -> None:
-    """Also children that ignore TERM, left the session, or cleaned their environment."""
+    """Also children that ignore TERM, left the session, or cleared their environment."""
     app_id = apps.start(sh(TREE), grace_s=0.5)
     until(lambda: apps.lines(app_id) == ["up\n"])
     apps.scheduler.cancel(app_id)
@@ -39,7 +39,7 @@ def test_cancel_kills_the_whole_tree(apps: Apps) -> None:
 
 
 def test_an_app_that_fills_the_disk_is_ended(apps: Apps) -> None:
-    """Each replica has the limit for itself, and so has each stream."""
+    """Each replica and each stream has its own limit."""
     calm = sh("head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2; sleep 86310", "calm")
     found = apps.end(apps.start(calm, sh("yes | head -c 1500000; sleep 86311", "loud"), grace_s=0.5, log_max_mb=1))
 
@@ -78,7 +78,7 @@ def test_old_apps_are_swept(apps: Apps) -> None:
 
 
 def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen as running, ended when the wish is to be written down: then no supervisor is left to fulfil it."""
+    """It was seen running but ended before the mark was written: then no supervisor is left to handle it."""
     app_id = apps.start(sh("sleep 0.5"))
     read = apps.scheduler._records.state
 
@@ -89,7 +89,7 @@ def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch
 
     with monkeypatch.context() as slowly:
         slowly.setattr(apps.scheduler._records, "state", read_and_wait_for_the_end)
-        # Not `delete`, which looks first, and so would find the end.
+        # Not `delete`, which polls first, and so would find the end.
         apps.scheduler._delete_existing(app_id)
 
     assert apps.scheduler.describe(app_id) is None
@@ -106,7 +106,7 @@ def test_journal_is_bounded(apps: Apps, tmp_path: Path) -> None:
         layout.append_journal(str(apps.root), "some-app", "RUNNING")
         assert not journal.exists() or journal.stat().st_size < layout.JOURNAL_LIMIT
 
-    # The observer that followed the old journal still learns of the end.
+    # The observer that followed the old journal still sees the end.
     assert apps.end(app_id).state is AppState.SUCCEEDED
 
 

@@ -1,4 +1,4 @@
-"""Killed at any moment: supervisor, launcher, shim. No exit code lost, nothing run twice, nothing left alive."""
+"""Killed at any moment: supervisor, launcher, shim. No exit code is lost, nothing runs twice, nothing is left alive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.repeats import often
 
 
 def supervisors(apps: Apps, app_id: str) -> list[int]:
-    """Return the processes that hold, or try to take, the lock: bare interpreters with the app as argument."""
+    """Return the processes that have, or try to take, the lock: bare interpreters with the app as argument."""
     found = []
     shims = {read["shim"] for path in apps.dir(app_id).rglob("pid") if (read := layout.read_json(str(path)))}
     for pid in processes_below(apps.dir(app_id)):
@@ -40,7 +40,7 @@ def supervisors(apps: Apps, app_id: str) -> list[int]:
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        # Shims are forked from a supervisor and share its command line; they lead a session and are on record.
+        # Shims are forked from a supervisor and share its command line; they lead a session and have a `pid` file.
         if b"bare.py" in command and pid not in shims and parent not in shims:
             found.append(pid)
     return found
@@ -48,7 +48,7 @@ def supervisors(apps: Apps, app_id: str) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(often(8, 50)))
 def test_supervisor_killed_at_a_random_moment(apps: Apps, tmp_path: Path, seed: int) -> None:
-    """Crash-only: every attempt leaves one line where it ran, and every exit code is right."""
+    """Crash-only: every attempt leaves one line, and every exit code is right."""
     dice = random.Random(seed)
     record = tmp_path / "ran"
     script = f"echo $LAUNCH_ROLE $LAUNCH_REPLICA_ID $LAUNCH_ATTEMPT >> {record}; sleep 0.{dice.randrange(1, 4)}; "
@@ -135,7 +135,7 @@ def test_cancel_works_after_the_supervisor_was_killed(apps: Apps) -> None:
 
 @pytest.mark.parametrize("ask", ["list", "describe"])
 def test_a_root_that_is_away_is_no_answer(apps: Apps, ask: str) -> None:
-    """A mount that was there a moment ago says nothing of its apps, least of all that there are none."""
+    """A missing mount that existed before does not mean that its apps do not exist."""
     app_id = apps.start(sh("true"))
     apps.end(app_id)
     calls = {"list": apps.scheduler.list, "describe": lambda: apps.scheduler.describe(app_id)}
@@ -156,7 +156,7 @@ def test_list_refuses_a_root_below_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_supervisor", [False, True])
 def test_killed_shim_ends_its_tree_and_fails_the_app(apps: Apps, with_supervisor: bool) -> None:
-    """The out-of-memory killer may take any process; what it leaves behind must not run on."""
+    """The out-of-memory killer may kill any process; its descendants must not continue to run."""
     app_id = apps.start(sh("setsid sleep 308 & echo up; sleep 309"))
     until(lambda: apps.lines(app_id) == ["up\n"])
     shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
@@ -198,7 +198,7 @@ def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, 
 
 
 def test_a_poll_that_fails_leaves_no_replica_out(apps: Apps) -> None:
-    """Success would be told of an app of which only a part ran again."""
+    """Success would be reported for an app of which only a part ran again."""
     script = """
         echo $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT = 1 && exec sleep 1
         test $LAUNCH_REPLICA_ID = 1 && exec sleep 311
@@ -208,7 +208,7 @@ def test_a_poll_that_fails_leaves_no_replica_out(apps: Apps) -> None:
     app_id = apps.start(role, grace_s=0.3)
     until(lambda: "will try again" in (apps.dir(app_id) / "supervisor.log").read_text())
     time.sleep(0.5)
-    # A link to itself, which nobody can list.
+    # A link to itself, which cannot be listed.
     (apps.dir(app_id) / "run/1/0-main/1").unlink()
     found = apps.end(app_id)
 
@@ -223,7 +223,7 @@ def test_adopting_an_app_that_cannot_be_read_is_reported_as_unavailable(apps: Ap
     until(lock.exists)
     kept = lock.rename(lock.with_name("kept"))
     lock.symlink_to(lock)
-    # Of this app, and not of the root.
+    # An error of this app, and not of the root.
     with pytest.raises(AppUnavailableError, match="was replaced"):
         apps.start(sh("sleep 0.5"), app_id="same")
     kept.replace(lock)
@@ -232,7 +232,7 @@ def test_adopting_an_app_that_cannot_be_read_is_reported_as_unavailable(apps: Ap
 
 
 def test_apps_behind_a_link_are_refused(apps: Apps, tmp_path: Path) -> None:
-    """A supervisor looks for the leases beside the directory that the link names, where no other app finds them."""
+    """A supervisor would find the leases in the directory that the link names, where no other app uses them."""
     (tmp_path / "big" / "apps").mkdir(parents=True)
     apps.root.mkdir()
     (apps.root / "apps").symlink_to(tmp_path / "big" / "apps")
@@ -245,7 +245,7 @@ def test_apps_behind_a_link_are_refused(apps: Apps, tmp_path: Path) -> None:
 
 
 def test_retry_does_not_cost_the_supervisor(apps: Apps) -> None:
-    """Without one nobody keeps the time limit until somebody looks."""
+    """Without a supervisor the time limit is not enforced until the next poll."""
     app_id = apps.start(sh("test $LAUNCH_ATTEMPT = 1", max_retries=1, retry_policy=RetryPolicy.REPLICA))
 
     assert apps.end(app_id).state is AppState.SUCCEEDED
@@ -253,7 +253,7 @@ def test_retry_does_not_cost_the_supervisor(apps: Apps) -> None:
 
 
 def test_terminal_state_never_changes(apps: Apps) -> None:
-    """Cancel, kill and look from many threads at once: what was terminal once stays."""
+    """Cancel, kill and poll from many threads at once: a terminal state is final."""
     app_id = apps.start(sh("sleep 0.2; exit 4", max_retries=1))
     seen: list[AppState] = []
 

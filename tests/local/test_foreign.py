@@ -1,4 +1,4 @@
-"""What another user may have written is refused before anything of it is read or started; our own files are ours."""
+"""Files that another user may have written are refused before they are read or started; our own are accepted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 
 def planted(apps: Apps, app_id: str = "evil") -> Path:
-    """Put an app into the root as who may write there would do it, and return what it would write when it runs."""
+    """Put an app into the root like a user with write access, and return the file that it would write when it runs."""
     made = apps.root / "it-ran"
     donor = apps.start(sh("true"))
     apps.end(donor)
@@ -49,7 +49,7 @@ PLACES = [
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("how", [pytest.param("owner", marks=as_root), "mode"])
 def test_what_another_user_may_write_is_never_run(apps: Apps, place: str, how: str) -> None:
-    """Whoever makes a root first in a shared place, or may write into it, would run programs as the worker's user."""
+    """The creator of a shared root, or a user who may write it, could run programs as the worker's user."""
     made = planted(apps)
     path = apps.root / place
     before = path.stat()
@@ -58,7 +58,7 @@ def test_what_another_user_may_write_is_never_run(apps: Apps, place: str, how: s
         other = apps.another()
         wanted = "belongs to uid 65534" if how == "owner" else "other users may write"
         if place not in {".", "apps"}:
-            # An app of which nothing can be believed is no error of the others.
+            # An untrusted app is not an error of the others.
             rows = [(row.state, row.name) for row in other.list() if row.app_id == "evil"]
             assert rows == [(AppState.UNKNOWN, "")]
         for ask in (
@@ -75,7 +75,7 @@ def test_what_another_user_may_write_is_never_run(apps: Apps, place: str, how: s
             with pytest.raises(SchedulerRejectedError, match=wanted):
                 other.schedule(other.submit_dryrun(AppDef("new", [sh("true")]), {}))
 
-        # Also where an older launcher, or somebody's script, starts it.
+        # Also if an older launcher, or a script of a user, starts it.
         command = [sys.executable, "-I", "-S", bare.__file__, str(apps.dir("evil"))]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         until(lambda: not processes_below(apps.root))
@@ -115,7 +115,7 @@ def test_a_root_behind_the_link_of_another_user_is_refused(apps: Apps, tmp_path:
 
 
 def test_nobody_else_can_read_what_an_app_leaves_whatever_the_umask(tmp_path: Path) -> None:
-    """The supervisor inherits the umask of the worker; app.json holds the values of variables."""
+    """The supervisor inherits the umask of the worker; app.json has the values of variables."""
     script = (
         "import os, sys, time; os.umask(0)\n"
         "from airflow_provider_launch.schedulers.local.scheduler import create_scheduler\n"
@@ -162,7 +162,7 @@ def link_to_a_secret(path: Path) -> None:
 @pytest.mark.parametrize("make", [fifo, unix_socket, link_to_a_secret])
 @pytest.mark.parametrize("name", ["stdout", "stderr", "result", "error.json"])
 def test_no_file_of_an_app_stops_its_observers(apps: Apps, name: str, make: Callable[[Path], None]) -> None:
-    """One open() that waits for ever under the scheduler's lock would stop all apps of the connection."""
+    """One open() that blocks under the scheduler's lock would stop all apps of the connection."""
     app_id = apps.start(sh("echo fine; echo bad >&2; exit 1"))
     apps.end(app_id)
     path = Path(layout.attempt_dir(str(apps.dir(app_id)), 0, layout.role_dir(0, "main"), 0, 0)) / name

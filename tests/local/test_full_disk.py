@@ -1,4 +1,4 @@
-"""A disk that takes no byte more: apps still end when somebody wants them to, and what they did is not lost."""
+"""A disk without space: apps can still be ended, and their results are not lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"only root can mount a small disk: {error}")
     yield Disk(path)
-    # Lazily: an observer of another test may look at it just now.
+    # A lazy unmount: an observer of another test may use it now.
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
@@ -76,7 +76,7 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def commands(apps: Apps) -> list[int]:
-    """Return what runs of the apps besides their supervisors and shims."""
+    """Return the processes of the apps except their supervisors and shims."""
     # Not to be read again here: a supervisor that ends meanwhile has no command line any more.
     return [pid for pid, command_line in command_lines_below(apps.root).items() if b"bare.py" not in command_line]
 
@@ -104,7 +104,7 @@ def test_cancel_ends_the_processes(apps: Apps, disk: Disk, killed: bool) -> None
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_delete_makes_room(apps: Apps, disk: Disk, killed: bool) -> None:
-    """Who deletes apps because the disk is full must get the room."""
+    """A user who deletes apps because the disk is full must get the space."""
     app_id = apps.start(sh("head -c 200000 /dev/zero; echo; echo up >&2; sleep 321"), grace_s=0.3)
     until(lambda: any(path.read_bytes() for path in apps.dir(app_id).rglob("stderr")))
     disk.fill()
@@ -132,7 +132,7 @@ def test_time_limit_is_kept(apps: Apps, disk: Disk) -> None:
 
 
 def test_app_that_cannot_begin_waits_for_room_or_its_end(apps: Apps, disk: Disk) -> None:
-    """Its ports have to be on record first; to look again and again must not use up ports and descriptors."""
+    """Its ports must be stored first; repeated tries must not use up ports and descriptors."""
     known = apps.start(sh("true", port_map={"p": 0}))
     apps.end(known)
     app_id, other = "waiting", "unwanted"
@@ -197,7 +197,7 @@ def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Di
 
 
 def test_request_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -> None:
-    """The caller can repeat it; a bare OSError would be taken for a mistake of ours."""
+    """The caller can repeat it; a bare OSError would look like a bug of the launcher."""
     app_id = apps.start(sh("echo up; sleep 324"), grace_s=0.3)
     until(lambda: apps.lines(app_id) == ["up\n"])
     disk.fill_with_files()
@@ -212,7 +212,7 @@ def test_request_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -
 
 
 def test_removed_directory_leaves_no_supervisor(apps: Apps, disk: Disk, gate: Gate) -> None:
-    """Who removes the files by hand must not leave a process that waits for room in them."""
+    """Removing the files by hand must not leave a process that waits for space in them."""
     app_id = apps.start(sh(f"{gate.wait}; exit 3"))
     gate.reached()
     subprocess.run(["rm", "-rf", str(apps.dir(app_id))], check=True)

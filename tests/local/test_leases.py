@@ -10,7 +10,7 @@ from airflow_provider_launch.schedulers.local import leases
 
 
 def test_a_port_that_somebody_uses_is_not_leased(tmp_path, monkeypatch):
-    """Another program of the host, which knows nothing of leases."""
+    """Another program of the host, which does not use leases."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
@@ -23,7 +23,7 @@ def test_a_port_that_somebody_uses_is_not_leased(tmp_path, monkeypatch):
 
 
 def test_a_port_is_leased_to_one_app(tmp_path, monkeypatch):
-    """Of two ports both are used, and the third app is refused."""
+    """Two ports are used by two apps, and the third app is refused."""
     monkeypatch.setattr(leases, "_is_free", lambda _port: True)
     monkeypatch.setattr(leases, "FIRST_PORT", 20000)
     monkeypatch.setattr(leases, "LAST_PORT", 20001)

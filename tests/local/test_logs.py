@@ -14,8 +14,8 @@ from tests.support.local import Apps
 
 
 def test_a_cursor_loses_and_repeats_nothing_at_many_cuts(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each read is done by a scheduler as another process has it, from a cursor that went through JSON."""
-    monkeypatch.setattr(file_log, "CHUNK_BYTES", 300)  # many cuts in a small log, also where the reads begin late
+    """Each read uses a scheduler like in another process, and a cursor that went through JSON."""
+    monkeypatch.setattr(file_log, "CHUNK_BYTES", 300)  # many cuts in a small log, also with late reads
     program = (
         "import sys,time,random\n"
         "for i in range(4000):\n"
@@ -29,7 +29,7 @@ def test_a_cursor_loses_and_repeats_nothing_at_many_cuts(apps: Apps, monkeypatch
     while True:
         chunk = apps.another().read_logs(app_id, "main", 0, json.loads(cursor))
         reads += 1
-        # A reader that dies after the read and before it stored the cursor reads the same again.
+        # A reader that dies before it stored the cursor reads the same lines again.
         if random.random() < 0.2:
             continue
         seen += [int(line.text.split()[0]) for line in chunk.lines]

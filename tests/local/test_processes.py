@@ -1,4 +1,4 @@
-"""Signals reach the process that is meant, or none."""
+"""Signals reach the intended process, or none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sleeper(request, monkeypatch):
 
 
 def test_a_later_process_with_the_same_number_is_spared(sleeper) -> None:
-    """A supervisor that comes later knows a shim by its number only, which may be another process's by now."""
+    """A later supervisor has only the pid of a shim, which may belong to another process by then."""
     assert not processes.send_if_same(sleeper.pid, "12345", signal.SIGKILL)
     assert sleeper.poll() is None
 

@@ -1,4 +1,4 @@
-"""What is read of apps whose programs have replaced their records; no process runs here."""
+"""Reads of apps whose programs have replaced their records; no process runs here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = {
 
 
 def on_record(scheduler: LocalScheduler, **app: object) -> Path:
-    """Put an app that has ended on record; return its directory."""
+    """Create the record of an app that has ended; return its directory."""
     info = scheduler.submit_dryrun(AppDef("app", [Role("main", "/", entrypoint="true", **app)]), {})
     request = info.request
     scheduler._records.commit(request.app_id, scheduler._document(request, info._app))
@@ -118,7 +118,7 @@ def test_what_is_no_document_of_an_app_is_read_as_none(tmp_path: Path, text: str
 
 
 def test_a_large_document_takes_little_memory(tmp_path: Path) -> None:
-    """A hundred bytes of memory were taken for four of text, in each poll."""
+    """It took a hundred bytes of memory for four of text, in each poll."""
     path = tmp_path / "app.json"
     path.write_text("[" + "[],{}," * 2_000_000 + "1]")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -153,7 +153,7 @@ def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalSche
     for _ in range(5):
         with pytest.raises(AppUnavailableError, match="is not a valid document"):
             scheduler.describe(path.name)
-    assert len(reads) == 2  # a second look, in case it was launched or removed in that moment
+    assert len(reads) == 2  # a second check, in case it was launched or removed at that moment
 
     (path / "app.json").write_text(whole)
     assert scheduler.describe(path.name).state is AppState.SUCCEEDED
@@ -178,7 +178,7 @@ def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalSche
 def test_a_supervisor_that_cannot_start_for_its_files_concerns_its_app_only(
     scheduler: LocalScheduler, monkeypatch, error, expected
 ) -> None:
-    """Its program may close the log of its supervisor, and end it: nobody else is concerned."""
+    """Its program may close the log of its supervisor, and end it: other apps are not affected."""
     damaged, other = on_record(scheduler), on_record(scheduler)
     (damaged / "state.json").unlink()
     if isinstance(error, OSError) and error.errno != errno.EAGAIN:
@@ -225,7 +225,7 @@ def test_a_supervisor_that_hangs_is_not_waited_for_in_each_poll(scheduler: Local
 
 
 def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
-    """A program exchanges two names again and again, until one exchange falls between check and open."""
+    """A program swaps two names again and again, until one swap happens between check and open."""
     journal = tmp_path / "journal"
     journal.write_text("one RUNNING\n")
     found = observed.Observed(str(tmp_path), lambda _: True)
@@ -267,7 +267,7 @@ def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_
 def test_more_attempts_than_there_can_be_are_an_error_of_the_app(
     scheduler: LocalScheduler, monkeypatch, kind: str
 ) -> None:
-    """Its program can make directories and files as many as it likes; each read would go through them."""
+    """Its program can create any number of directories and files; each read would list them all."""
     path = on_record(scheduler)
     replica = path / "run" / "0" / layout.role_dir(0, "main") / "0"
     replica.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a program puts in place of files of its app by the name of which this launcher writes or locks."""
+"""Files that a program puts in place of files of its app, at paths that this launcher writes or locks."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ REPLACED = [
 
 @pytest.mark.parametrize(("name", "act"), REPLACED, ids=lambda item: getattr(item, "__name__", item))
 def test_what_an_app_puts_in_place_of_its_files_concerns_no_other_app(apps: Apps, name: str, act) -> None:
-    """States, list, sweep, cancel and connection test of the others: a supervisor that is gone is not one of them."""
+    """States, list, sweep, cancel and connection test of the others; a dead supervisor does not count."""
     damaged, other = apps.start(sh("exit 3")), apps.start(sh("sleep 300"))
     apps.end(damaged)
     path = apps.dir(damaged) / name
     if name in {"lock", "supervisor.log", "cancel"}:
-        # Without its state it has to be found out anew, by another supervisor.
+        # Without its state another supervisor has to find it again.
         (apps.dir(damaged) / layout.STATE).unlink()
     path.unlink(missing_ok=True)
     act(path)
@@ -85,7 +85,7 @@ def test_what_an_app_puts_in_place_of_its_files_concerns_no_other_app(apps: Apps
         else:
             failed.append(None)
 
-    # A call that hangs would be no failure of the test, and stop all that follow.
+    # A call that hangs would not fail the test, and would stop all later ones.
     thread = threading.Thread(target=note, daemon=True)
     thread.start()
     thread.join(60)

@@ -1,4 +1,4 @@
-"""What a role asks for, it gets."""
+"""The fields of a role on local processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_image_is_the_working_directory_and_in_path(apps: Apps, tmp_path) -> Non
 
 
 def test_replicas_agree_on_a_chosen_port_and_reach_rank_0(apps: Apps) -> None:
-    """A distributed app meets at replica 0 of its first role; the port must be the same for all and free."""
+    """A distributed app meets at replica 0 of its first role; the port must be the same for all, and free."""
     server = (
         "import os,socket; s=socket.create_server(('', int(os.environ['LAUNCH_PORT_HEAD_RPC'])));"
         "print([s.accept()[0].recv(9).decode() for _ in range(2)])"
@@ -89,7 +89,7 @@ def test_a_port_is_leased_while_its_app_runs(apps: Apps, tmp_path) -> None:
 
 
 def test_environment_of_the_launcher_is_not_inherited(apps: Apps, monkeypatch) -> None:
-    """A worker's environment holds the URL of Airflow's database and other secrets."""
+    """A worker's environment has the URL of Airflow's database and other secrets."""
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
     monkeypatch.setenv("SOME_TOKEN", "secret")
     monkeypatch.setenv("HF_HOME", "/models")
@@ -156,7 +156,7 @@ def supervisor_of(shim: int) -> int:
 
 
 def test_gpu_that_another_app_got_meanwhile_is_lost(gpu_apps: Callable[..., Apps]) -> None:
-    """The out-of-memory killer ended all of the first app, and the next one was faster than its retry."""
+    """The out-of-memory killer ended the whole first app, and the next app was faster than its retry."""
     apps = gpu_apps("GPU-a", "GPU-b")
     script = "echo $CUDA_VISIBLE_DEVICES; test $LAUNCH_ATTEMPT = 1 || exec sleep 330"
     first = apps.start(sh(script, resource=GPU, max_retries=1))
@@ -189,7 +189,7 @@ def test_app_without_a_gpu_left_reports_it(gpu_apps: Callable[..., Apps]) -> Non
 
 
 def test_next_supervisor_takes_the_lease_over_from_shims(gpu_apps: Callable[..., Apps], tmp_path: Path) -> None:
-    """The shim that held the GPUs for all ends, and a replica that was started later still runs on one."""
+    """The shim that had all GPUs ends, and a replica that was started later still uses one."""
     apps = gpu_apps("GPU-a", "GPU-b")
     script = (
         f"until test -e {tmp_path}/go$LAUNCH_REPLICA_ID; do sleep 0.05; done; "
@@ -212,7 +212,7 @@ def test_next_supervisor_takes_the_lease_over_from_shims(gpu_apps: Callable[...,
 
 
 def test_poll_at_a_gpu_does_not_keep_an_app_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks which GPUs are free holds the lock for a moment."""
+    """A check for free GPUs locks them for a moment."""
     roles = [{"name": "main", "replicas": [{}], "gpu": 1}]
     (tmp_path / "gpus").mkdir()
     observer = processes.try_lock(str(tmp_path / "gpus/GPU-a.lock"))

@@ -1,4 +1,4 @@
-"""What the base class gives: also to plug-ins that have only the older methods."""
+"""Features of the base class, also for plug-ins that have only the older methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_launch.specs import (
 
 
 class OldPlugin(Scheduler):
-    """As plug-ins were written before ids, cursors and `describe_many`."""
+    """A plug-in from before ids, cursors and `describe_many`."""
 
     def __init__(self) -> None:
         super().__init__("old", "session")

@@ -1,4 +1,4 @@
-"""What a replica may take over from the launcher."""
+"""The variables that a replica may inherit from the launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers what it must not, or without an end: the client of each engine gives up in time."""
+"""A server that sends invalid or endless responses: the client of each engine stops in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_provider_launch.specs import AppUnavailableError, LaunchError, Sche
 from airflow_provider_launch.util.http_answer import HttpTarget, open_answer
 
 Act = Callable[..., None]
-"""Takes the connection, and the request where its second argument is `request`."""
+"""Accepts the connection, and reads the request if its second argument is `request`."""
 PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.43\r\nContent-Length: 2\r\n\r\nOK"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 STEP_S = 2.0
@@ -36,7 +36,7 @@ BOMB = gzip.compress(bytes(400 * MB), 6)
 
 
 class Server:
-    """Answers pings, and each other request by an act."""
+    """Answers pings, and each other request with an act."""
 
     def __init__(self, act: Act) -> None:
         self._act = act
@@ -99,7 +99,7 @@ def ask_kubernetes(address: str, scheme: str = "http", proxy: str | None = None)
 
 
 def by_proxy(ask: Callable[[str], object]) -> Callable[[str], object]:
-    """Return how to ask an engine that is reached by a proxy, which is the server."""
+    """Return a function that sends a request to an engine behind a proxy, which is the server."""
 
     def asked(address: str) -> object:
         with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def by_proxy(ask: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def tunnel_to_kubernetes(address: str) -> object:
-    """Ask a cluster behind a proxy, whose answer to CONNECT comes before any other."""
+    """Send a request to a cluster behind a proxy, whose response to CONNECT comes before any other."""
     return ask_kubernetes("127.0.0.1:9", scheme="https", proxy=f"http://{address}")
 
 
@@ -133,7 +133,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def endless(first: bytes, data: bytes, pause_s: float = 0.0) -> Act:
-    """Return an act that sends on until the client has hung up."""
+    """Return an act that sends until the client has closed the connection."""
 
     def act(connection: socket.socket) -> None:
         connection.sendall(first)
@@ -161,7 +161,7 @@ def test_an_answer_that_drips_has_one_limit(serve, ask, act):
     began = time.monotonic()
     with pytest.raises(LaunchError):
         ask(serve(act))
-    # Of the time that the server would take, which is days; the machine may be busy.
+    # Compared with the server, which would take days; the machine may be busy.
     assert time.monotonic() - began < 60
 
 
@@ -268,7 +268,7 @@ def endless_pages(page: bytes) -> Act:
 
 
 def test_objects_that_fill_a_page_are_listed_by_smaller_ones(serve, monkeypatch):
-    """A server takes objects of a megabyte each, and all programs of a namespace must not wait for one of them."""
+    """A server accepts objects of a megabyte, and one of them must not block all programs of a namespace."""
     monkeypatch.setattr(kubernetes_client, "_MAX_ANSWER", 100_000)
     items = [{"metadata": {"name": f"{number}-{'x' * 10_000}"}} for number in range(30)]
     asked: list[int] = []
@@ -336,7 +336,7 @@ def test_a_file_of_an_archive_is_read_up_to_its_limit(serve):
 
 
 def follow_by_proxy(address: str) -> object:
-    """Open a log behind a proxy, by the sockets that one thread reads."""
+    """Open a log behind a proxy, with the sockets that one thread reads."""
     host, _, port = address.partition(":")
     return open_answer(HttpTarget("engine", 2375, proxy=(host, int(port))), "/log", {}, STEP_S)
 

@@ -34,7 +34,7 @@ def test_ids_start_with_a_letter_and_do_not_repeat():
 
 
 def test_ids_do_not_follow_the_random_module():
-    """A DAG that seeds `random` would give each run the same app id."""
+    """A DAG that seeds `random` would otherwise give each run the same app id."""
     random.seed(1)
     first = ids.make_unique("job")
     random.seed(1)
@@ -43,7 +43,7 @@ def test_ids_do_not_follow_the_random_module():
 
 
 def test_a_stable_id_is_the_same_in_every_process():
-    """An app is found again by it, also by a newer version; so it may never change."""
+    """An app is found by it, also by a newer version, so it may never change."""
     assert ids.make_stable("train", "run-1") == "train-gljlmr0wbk95gc"
 
 

@@ -1,4 +1,4 @@
-"""Overlays reach the native requests; what cannot be placed, or would break the launcher, is refused."""
+"""Overlays are applied to native requests; unsupported ones, and changes of the launcher's fields, are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result is JSON that every database stores, or an error that no retry can heal."""
+"""A result is JSON that every database stores, or an error without a retry."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_rest_is_handed_back(value: object) -> None:
 @pytest.mark.parametrize("key", ["__classname__", "__id__", "__type", "__var"])
 @pytest.mark.parametrize("where", ['{"KEY": 1}', '{"a": [0, {"b": {"KEY": "x"}}]}'])
 def test_keys_that_airflow_reserves_are_refused(key: str, where: str) -> None:
-    """Airflow refuses to store some of them, at each try anew, and makes objects of others."""
+    """Airflow refuses to store some of them, at each try again, and creates objects from others."""
     data = where.replace("KEY", key).encode()
 
     with pytest.raises(InvalidAppError, match=f"the key '{key}'.*another name"):

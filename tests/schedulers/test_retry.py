@@ -1,4 +1,4 @@
-"""One rule for all backends: what to do next, from nothing but what is true now."""
+"""The next step of an app, decided from its current state, the same for all backends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_failure_without_retries_ends_the_app_whatever_other_roles_may_do() ->
 
 
 def test_the_first_failure_is_the_cause() -> None:
-    """What fails later mostly fails because a peer is gone."""
+    """Later failures are usually caused by the loss of a peer."""
     replicas = [at("failed", k=0, ended_at=5), at("failed", k=1, ended_at=3)]
 
     assert decide({"r": NONE}, 0, replicas).cause == replicas[1]

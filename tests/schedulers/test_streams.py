@@ -1,4 +1,4 @@
-"""Several growing files in one."""
+"""Several growing files merged into one."""
 
 from __future__ import annotations
 

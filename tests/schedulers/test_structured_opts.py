@@ -1,4 +1,4 @@
-"""Options declared once: option, check, help and form from one field."""
+"""Typed options: option, check, help and form from one field."""
 
 import dataclasses
 import importlib
@@ -372,7 +372,7 @@ def test_a_field_adds_to_its_form():
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), "inf", "nan"])
 def test_a_number_is_finite(value):
-    """JSON of Python knows `Infinity`; what a scheduler does with it is anybody's guess."""
+    """Python's JSON accepts `Infinity`; its effect in a scheduler is undefined."""
 
     @dataclasses.dataclass(frozen=True)
     class Pause(StructuredOpts):
@@ -383,7 +383,7 @@ def test_a_number_is_finite(value):
 
 
 def test_values_are_found_without_hints_that_can_be_resolved():
-    """A class that is defined in a function, in a module with postponed annotations: its hints name what is local."""
+    """A class defined in a function, in a module with postponed annotations: its type hints use local names."""
 
     @dataclasses.dataclass(frozen=True)
     class Child(StructuredOpts):

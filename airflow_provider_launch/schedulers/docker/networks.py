@@ -21,7 +21,7 @@ class Networks:
         self._wire = wire
 
     def ensure(self, name: str, labels: Mapping[str, str]) -> None:
-        """Create a bridge network if there is none of that name.
+        """Create a bridge network of that name, unless it exists.
 
         Raises:
             SchedulerRejectedError: the engine is out of addresses.

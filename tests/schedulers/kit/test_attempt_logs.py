@@ -57,7 +57,7 @@ def test_an_attempt_that_never_began_is_left_out_and_one_to_come_is_waited_for()
 
 
 def test_attempts_before_the_cursor_are_not_read_again():
-    """The first attempt may be gone from the engine, or be listed again."""
+    """The first attempt may no longer exist in the engine, or be listed again."""
     attempts = [attempt(0, "a"), attempt(1, "b"), attempt(2, "c")]
 
     assert [one.number for one in unread_attempts(attempts, {"at": [1], "uid": "u1"})] == [1, 2]
@@ -89,7 +89,7 @@ def test_an_open_answer_is_found_where_it_goes_on_and_only_once():
 
 
 def test_the_oldest_open_answer_and_one_of_the_same_place_are_closed():
-    """An engine has few connections for answers that nobody reads."""
+    """An engine has few connections for unused responses."""
     answers: OpenAnswers[Answer] = OpenAnswers(2)
     kept = [Answer() for _ in range(4)]
     for number, answer in enumerate(kept[:3]):

@@ -1,4 +1,4 @@
-"""Repeating a request for which a server was too busy."""
+"""Retries of a request to a busy server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_provider_launch.schedulers._kit.http import BusyRetry
 
 
 def test_a_request_is_repeated_until_its_limit():
-    """A busy server is given time, and a caller is not kept longer than it has allowed."""
+    """A busy server gets time, and a caller does not wait longer than its limit."""
     began, retry, pauses = time.monotonic(), BusyRetry(0.01, 0.04), 0
     while retry.pause(0.3):
         pauses += 1

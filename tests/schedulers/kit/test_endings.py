@@ -1,4 +1,4 @@
-"""An end is worded the same on every backend."""
+"""The messages about ends, the same on every backend."""
 
 from __future__ import annotations
 

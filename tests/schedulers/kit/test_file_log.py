@@ -17,7 +17,7 @@ def read(tmp_path, cursor=None) -> LogChunk:
 
 
 def test_an_earlier_attempt_has_ended_also_within_a_line(tmp_path):
-    """Nobody adds to it any more, although nobody has noted its end."""
+    """Its log is complete, although its end was never stored."""
     (tmp_path / "0.stdout").write_text("whole\nhalf")
     (tmp_path / "1.stdout").write_text("again\nunfinished")
     first = read(tmp_path)

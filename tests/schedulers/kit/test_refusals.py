@@ -1,4 +1,4 @@
-"""A capability that is not declared is refused, with the role, the scheduler and a cure."""
+"""A feature without a declared capability is refused, with the role, the scheduler and a fix."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_gpus_are_counted_over_all_replicas() -> None:
 
 @pytest.mark.parametrize("where", ["args", "env"])
 def test_more_arguments_and_variables_than_a_program_gets_are_refused(where: str) -> None:
-    """The kernel refuses them with a code and no reason, at each attempt again."""
+    """The kernel refuses them with a code and no reason, in each attempt."""
     parts = {f"N{number}": "x" * 100_000 for number in range(21)}
     large = role(args=list(parts.values())) if where == "args" else role(env=parts)
     with pytest.raises(

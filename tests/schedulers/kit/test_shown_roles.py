@@ -1,4 +1,4 @@
-"""How a role is shown in the text of a request."""
+"""Roles in the text of a request."""
 
 from __future__ import annotations
 

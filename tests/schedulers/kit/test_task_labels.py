@@ -1,4 +1,4 @@
-"""Labels that other tools select by."""
+"""Labels that other tools use to select objects."""
 
 from __future__ import annotations
 

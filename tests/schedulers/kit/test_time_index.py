@@ -1,4 +1,4 @@
-"""Times of lines, by the index beside a log."""
+"""Times of lines, from the index next to a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers.api import LogChunk, Stream
 
 
 class Log:
-    """The files of one attempt, and what was read of its index."""
+    """The files of one attempt, and the reads of its index."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class Log:
         (path / "times").touch()
 
     def write(self, time: float, out: str = "", err: str = "") -> None:
-        """Add to the logs, and note their sizes."""
+        """Append to the logs, and add their sizes to the index."""
         for name, text in (("stdout", out), ("stderr", err)):
             with (self.path / name).open("a") as file:
                 file.write(text)
@@ -85,7 +85,7 @@ def test_lines_of_both_streams_are_in_the_order_of_their_times(log) -> None:
 
 
 def test_a_line_that_the_index_does_not_cover_yet_has_the_time_of_the_last_write(log) -> None:
-    """The replica was killed before it noted the last size, or it notes it in a moment."""
+    """The replica was killed before it wrote the last sizes, or writes them in a moment."""
     log.write(1.0, "a\n")
     with (log.path / "stdout").open("a") as file:
         file.write("b\n")
@@ -95,7 +95,7 @@ def test_a_line_that_the_index_does_not_cover_yet_has_the_time_of_the_last_write
 
 
 def test_times_never_go_back_within_a_log(log) -> None:
-    """The clock of a node was set back: order by time must not mix up the lines."""
+    """The clock of a node was set back: sorting by time must not change the order of lines."""
     log.write(9.0, "a\n")
     log.write(5.0, "b\n")
 
@@ -103,7 +103,7 @@ def test_times_never_go_back_within_a_log(log) -> None:
 
 
 def test_a_cursor_goes_on_in_the_index_where_it_was(log, monkeypatch) -> None:
-    """Each chunk reads its own part of the index, so a log of days costs what its chunks cost."""
+    """Each chunk reads its own part of the index, so a log of days costs only as much as its chunks."""
     monkeypatch.setattr(file_log, "CHUNK_BYTES", 100)
     expected = [(f"{number:09}\n", float(number)) for number in range(5000)]
     for text, time in expected:
@@ -114,7 +114,7 @@ def test_a_cursor_goes_on_in_the_index_where_it_was(log, monkeypatch) -> None:
         cursor = chunk.cursor
 
     assert found == expected
-    # 500 chunks of ten lines; each read begins with 16 KB, of an index of 80 KB.
+    # 500 chunks of ten lines; each read starts with 16 KB, of an index of 80 KB.
     assert log.bytes_read < 500 * 17_000
     for cut in (1, 2, 5):
         cursor = log.read(timed_cursor(log, cut)).cursor
@@ -129,7 +129,7 @@ def timed_cursor(log: Log, chunks: int):
 
 
 def test_a_silent_stream_does_not_read_the_times_of_the_other_one(log) -> None:
-    """An error after days of progress: its time is found at the end of the index."""
+    """An error after days of progress: its time is at the end of the index."""
     log.write(0.0, err="first\n")
     cursor = log.read().cursor
     for number in range(1, 4000):
@@ -154,7 +154,7 @@ def test_an_entry_that_is_not_whole_is_none(log) -> None:
 
 
 def test_a_cursor_without_a_position_in_the_index_goes_on(log) -> None:
-    """A release before had no index: what it stored, a task that goes on still has."""
+    """An older release had no index: a task that continues has a cursor without it."""
     log.write(1.0, "a\n")
     log.write(2.0, "b\n")
     inode = (log.path / "stdout").stat().st_ino
@@ -170,7 +170,7 @@ def test_a_log_without_an_index_has_no_times(log) -> None:
 
 
 def test_an_entry_that_was_read_while_it_was_written_is_skipped(log) -> None:
-    """Its rest alone is another time."""
+    """The rest of an entry alone would be another time."""
     log.write(1.0, "a\n")
     with (log.path / "times").open("a") as file:
         file.write("9")
@@ -199,7 +199,7 @@ def test_an_index_that_the_program_has_written_into_does_not_stop_the_log(log, g
 
 
 def test_an_endless_index_is_not_read_to_its_end(log) -> None:
-    """Sparse, it costs nothing to make, and each part of it is a request to a login node."""
+    """A sparse file costs nothing to create, and each part of it is a request to a login node."""
     log.write(5.0, "a\n")
     with (log.path / "times").open("wb") as file:
         file.truncate(900 << 20)
