@@ -91,7 +91,7 @@ class NamedResources(Mapping[str, Resource]):
         with self._lock:
             if self._is_scanning:
                 raise _ReentrantLookupError(
-                    "re-entrant named-resource lookup: a module that defines named resources looks one up "
+                    "re-entrant named-resource lookup: a module that defines named resources asks for one "
                     "while it is imported; move the lookup into the factory function"
                 )
             if self._factories is None:

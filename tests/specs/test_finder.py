@@ -170,12 +170,12 @@ def test_only_a_function_is_a_component(name):
 
 def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
     """The file is a module: dataclasses and pickle work, and it can import files next to it."""
-    (tmp_path / "beside_component.py").write_text("NAME = 'from beside'\n")
+    (tmp_path / "sibling_component.py").write_text("NAME = 'from its folder'\n")
     (tmp_path / "mine.py").write_text(
         textwrap.dedent("""
             from __future__ import annotations
             import dataclasses
-            import beside_component
+            import sibling_component
             from airflow_provider_launch.specs import AppDef, Role
 
             @dataclasses.dataclass
@@ -183,7 +183,7 @@ def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
                 x: int
 
             def train(x: int = 1) -> AppDef:
-                return AppDef(beside_component.NAME, [Role("r", "", entrypoint="true")], {"point": Point(x)})
+                return AppDef(sibling_component.NAME, [Role("r", "", entrypoint="true")], {"point": Point(x)})
 
             def wrong(x) -> AppDef: ...
 
@@ -193,7 +193,7 @@ def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
     before = [*sys.path]
     app = build_app(get_component(f"{tmp_path}/mine.py:train").fn, {"x": 4})
 
-    assert app.name == "from beside"
+    assert app.name == "from its folder"
     assert pickle.loads(pickle.dumps(app.metadata["point"])).x == 4
     assert sys.path == before
     monkeypatch.chdir(tmp_path)
