@@ -1,4 +1,4 @@
-"""What the tests of jobs share."""
+"""Shared fixtures of the tests of jobs."""
 
 from __future__ import annotations
 

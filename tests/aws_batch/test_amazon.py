@@ -1,4 +1,4 @@
-"""Credentials by Airflow's connection of type aws, and roles that are assumed: on the token service of the server."""
+"""Credentials from Airflow's connection of type aws, and assumed roles, with the token service of the test server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def asked_sts(proxy: FaultProxy) -> list[str]:
 
 
 def keys_used(proxy: FaultProxy) -> set[str]:
-    """Return the access keys by which Batch was asked."""
+    """Return the access keys of the requests to Batch."""
     found = set()
     for one in proxy.matching("POST", "^/v1/"):
         (text,) = [value for name, value in one.headers if name.lower() == "authorization"]

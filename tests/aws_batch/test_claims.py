@@ -1,4 +1,4 @@
-"""One start, whatever happens to those who submit: counted at the containers, with a ListJobs that lags."""
+"""An app starts once, whatever happens to its submitters: containers are counted, with a ListJobs that lags."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_alone_a_launch_takes_three_requests(make, app, batch_proxy: FaultProxy,
 def test_an_app_that_is_ended_before_its_job_is_listed_does_not_run(
     make, app, batch_server, batch_proxy: FaultProxy, batch_queue, end
 ) -> None:
-    """Who ends it sees no job, and who has submitted it sees that it was ended."""
+    """The cancel sees no job yet, so the submitter must notice the cancel."""
     app_id = make_unique("ended")
     other = make()
     app.roles[0].args = ["-c", "sleep 600"]
@@ -234,7 +234,7 @@ def test_another_app_of_the_same_id_is_a_conflict_before_the_job_is_listed(
 
 
 def test_of_two_jobs_of_one_name_the_first_stays(make, app, batch_server, batch_queue) -> None:
-    """Whoever has made the second one: a person, or a service that listed later than we allow for."""
+    """A user may have created the second job, or Batch listed the first one too late."""
     app_id = make_unique("twice")
     scheduler = make()
     app.roles[0].args = ["-c", "sleep 20"]

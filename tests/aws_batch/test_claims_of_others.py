@@ -1,4 +1,4 @@
-"""A submitter that stalled, and what others have done meanwhile: no engine is needed."""
+"""A submitter that stalled while other submitters continued. No engine is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUEST = build_request(APP, AwsBatchOpts(queue="q"), "app-1", {})
 
 
 class Stalled:
-    """AWS as a submitter sees it whose first answer was lost; then its second claim is `own`."""
+    """AWS as seen by a submitter whose first answer was lost; its second claim is `own`."""
 
     def __init__(self, own: int, active: list[int], spec_hash: str) -> None:
         self._revisions = iter([1, own])

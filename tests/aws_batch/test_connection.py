@@ -1,4 +1,4 @@
-"""Connections of type `launch_aws_batch`: what the test of one says, and whose credentials are used."""
+"""Connections of type `launch_aws_batch`: the connection test, and the credentials in use."""
 
 from __future__ import annotations
 

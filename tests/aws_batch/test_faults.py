@@ -1,4 +1,4 @@
-"""What goes wrong for minutes: throttling, expired tokens, another clock, a list that is late."""
+"""Faults of some minutes: throttling, expired tokens, a wrong clock, a late list."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sh(image: str, script: str) -> Role:
 def test_throttling_beyond_our_time_is_an_outage_and_the_same_call_starts_one_app_later(
     make, batch_server, batch_queue, docker_engine, monkeypatch, operation
 ) -> None:
-    """A minute is waited within a call; the task repeats the call for as long as `unavailable_for_s` says."""
+    """A call waits up to a minute; the task repeats the call for `unavailable_for_s`."""
     scheduler = make()
     info = request(scheduler, sh(docker_engine.image, "echo hi"), batch_queue)
     with batch_server.settings(rates={operation: 0.0001}), monkeypatch.context() as short:

@@ -1,4 +1,4 @@
-"""What only a job that runs shows: where its log and its result are, and who may read them."""
+"""Running jobs: their logs and results, and the permissions to read them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ended(scheduler: AwsBatchScheduler, app_id: str) -> DescribeAppResponse:
 
 
 def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "main", k: int = 0) -> list[str]:
-    """Return so many lines, without the wait for the end of a log that has no mark."""
+    """Return `count` lines, without waiting for the end of a log that has no mark."""
     cursor, found = None, []
     while len(found) < count:
         chunk = scheduler.read_logs(app_id, role, k, cursor)
@@ -58,7 +58,7 @@ def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "ma
 
 @pytest.mark.parametrize("shell", [True, False])
 def test_a_program_sees_the_variables_of_its_role_only(scheduler, batch_queue, docker_engine, shell) -> None:
-    """Not those of other roles, and no record of the whole app: what it prints, no masker knows."""
+    """Not the values of other roles, nor the record of the app: the masker would not know them if they are printed."""
     show = "env; tr '\\0' '\\n' </proc/1/environ; tr '\\0' '\\n' </proc/1/cmdline; echo; echo over"
     made = []
     # Batch ends the others when the first node has ended.

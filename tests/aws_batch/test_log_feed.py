@@ -1,4 +1,4 @@
-"""The lines of many streams: each once, whatever is cut, late, deleted, throttled or not allowed."""
+"""The lines of many streams: each is read once, despite cuts, late events, deletions, throttling and denials."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def logs(batch_server, batch_params) -> Logs:
 
 
 def operation(request: Request) -> str:
-    """What of CloudWatch Logs is asked for."""
+    """Return the number of requests to CloudWatch Logs."""
     return next((text for name, text in request.headers if name.lower() == "x-amz-target"), "").rpartition(".")[2]
 
 
@@ -85,7 +85,7 @@ def until_quiet(read: Callable[[str], list[str]], names: list[str], rounds: int 
 
 @pytest.fixture
 def follow(logs: Logs) -> Iterator[Any]:
-    """Return a reading function, and what it has read; the cursor goes through JSON each time."""
+    """Return a read function with its lines; the cursor passes through JSON each time."""
     got: dict[str, list[str]] = {}
     cursors: dict[str, str] = {}
     readers = [logs.reader()]
@@ -131,7 +131,7 @@ def test_150_streams_take_two_requests_a_round(logs, follow, batch_proxy) -> Non
 
 
 def test_streams_that_always_have_lines_join_the_others(logs, follow, batch_proxy) -> None:
-    """Else a thousand busy programs would cost a request each at every poll."""
+    """Otherwise a thousand busy programs would cost a request each in every poll."""
     names = [logs.new(n) for n in range(10)]
     for turn in range(4):
         for name in names:
@@ -147,7 +147,7 @@ def test_streams_that_always_have_lines_join_the_others(logs, follow, batch_prox
 
 
 def test_a_stream_that_joins_is_not_asked_for_at_once(logs, follow, batch_proxy, monkeypatch) -> None:
-    """It has just been read; else a thousand that join would cost a request each."""
+    """It has just been read; otherwise a thousand joining streams would cost a request each."""
     monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._LEAST_S", 60.0)
     monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._MOST_S", 60.0)
     names = [logs.new(n) for n in range(10)]

@@ -1,4 +1,4 @@
-"""Many logs that are followed at once: what their attempts cost, and that none is missed."""
+"""Many followed logs: the requests for their attempts, and no missed attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def launch(scheduler: AwsBatchScheduler, queue: str, role: Role) -> str:
 
 
 def test_silent_logs_of_many_apps_need_no_list_of_attempts_of_their_own(scheduler, batch_server, batch_queue) -> None:
-    """Who follows an app asks for its state anyway; a thousand silent logs asked 467 times a minute besides."""
+    """Followers poll the state anyway; a thousand silent logs cost 467 extra requests per minute."""
     role = Role("main", IDLE_IMAGE, entrypoint="sh", args=["-c", ""], resource=ROOM)
     ids = [launch(scheduler, batch_queue, role) for _ in range(10)]
     cursors = dict.fromkeys(ids)

@@ -1,4 +1,4 @@
-"""What a program may write into its log beside the marks of its end. No server is needed."""
+"""Lines of a program next to the end marks in its log. No server is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARK = "launch-0123abcd"
 
 
 class Log:
-    """A log whose pages have no end."""
+    """A log with endless pages."""
 
     def __init__(self, text: str, events: int) -> None:
         self._page = [{"timestamp": 1, "message": text}] * events
@@ -37,11 +37,11 @@ def documents(log: Any) -> tuple[dict[str, list[str]], bool, float]:
 
 
 def test_a_log_without_an_end_is_read_for_a_limited_time() -> None:
-    """Whoever describes another app of the connection waits meanwhile."""
+    """Polls of other apps of the connection wait meanwhile."""
     _, ended, took_s = documents(Log("a line", 10))
 
     assert not ended
-    # Of an endless time; the machine may be busy.
+    # Much less than an endless wait; the machine may be busy.
     assert took_s < 30
 
 

@@ -1,4 +1,4 @@
-"""The policy of the docs grants what is asked of AWS, and nothing else."""
+"""The policy of the docs grants exactly the actions that are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.states import is_terminal
 
 UNASKED = {"iam:PassRole"}
-"""Not a call of ours: AWS checks it within RegisterJobDefinition."""
+"""Not a call of the launcher: AWS checks it within RegisterJobDefinition."""
 
 
 def policy(checkout) -> set[str]:

@@ -1,4 +1,4 @@
-"""What no page of AWS says, measured: six questions, to the server of the tests or, with `LAUNCH_TEST_AWS=1`, to AWS.
+"""Measures six facts that AWS does not document, on the test server or, with `LAUNCH_TEST_AWS=1`, on AWS.
 
 See `docs/aws_batch.md` for what it needs and costs there. Never in CI; what is measured is printed with `-s`.
 """
@@ -36,7 +36,7 @@ def setting(name: str) -> str:
 
 
 class Account:
-    """Where it is asked."""
+    """The tested service."""
 
     def __init__(self, image: str, queue: str, execution_role: str | None, **where: Any) -> None:
         config = Config(retries={"total_max_attempts": 1})
@@ -146,7 +146,7 @@ def test_3_how_late_a_new_job_is_listed(account: Account) -> None:
 
 
 def test_4_a_job_that_waits_runs_though_its_definition_is_inactive(account: Account) -> None:
-    """Otherwise a fence would end an app that was submitted before it."""
+    """Otherwise a fence would end an app that was submitted earlier."""
     definition = account.register()
     job_id = account.submit(definition)
     account.batch.deregister_job_definition(jobDefinition=definition)
@@ -155,7 +155,7 @@ def test_4_a_job_that_waits_runs_though_its_definition_is_inactive(account: Acco
 
 
 def test_5_how_a_token_that_is_not_valid_is_answered(account: Account) -> None:
-    """The log reader knows it by this code and `nextToken` in the text."""
+    """The log reader recognizes it by this code and `nextToken` in the text."""
     job = account.ended(account.submit(account.register("echo hi")))
     where = {"logGroupName": "/aws/batch/job", "logStreamName": job["container"]["logStreamName"]}
     until(lambda: job_has_log(account, where))
@@ -175,7 +175,7 @@ def job_has_log(account: Account, where: dict[str, str]) -> bool:
 
 
 def test_6_whether_events_come_late(account: Account) -> None:
-    """By tokens and by ids: what is in one and not in the other came before the place of a token."""
+    """Read by tokens and by ids: events in only one of them came before the position of a token."""
     count = 50_000 if ON_AWS else 500
     script = f"seq -f 'o%.0f' {count} & seq -f 'e%.0f' {count} >&2; wait"
     if not ON_AWS:
@@ -209,7 +209,7 @@ def test_6_whether_events_come_late(account: Account) -> None:
 if ON_AWS:
 
     class TestAws(SchedulerContract):
-        """The contract, of which one queue of EC2 runs all, and one of Fargate what needs no nodes."""
+        """The contract: a queue of EC2 runs all of it, a queue of Fargate all tests without nodes."""
 
         factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
         timeout_s = 900.0

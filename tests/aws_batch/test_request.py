@@ -1,4 +1,4 @@
-"""From an app to one job: layouts, refusals, and the whole request in a file."""
+"""The job that is built from an app: layouts, refusals, and golden files of the request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_layout_follows_from_the_app(roles, how, layout) -> None:
     ],
 )
 def test_the_request_is_that_of_the_file(name, roles, how) -> None:
-    """Any change of what is sent shows in the diff; an empty or missing file is written anew."""
+    """Any change of the request shows in the diff; an empty or missing file is written again."""
     shown = format_request(request(*roles, **how)) + "\n"
     file = GOLDEN / f"{name}.txt"
     if not file.exists():
@@ -162,7 +162,7 @@ def test_a_container_has_the_variables_of_its_role_only(how) -> None:
     ],
 )
 def test_a_damaged_record_is_no_app_and_no_error(record) -> None:
-    """One definition that another user of the account has made must not end the list of all."""
+    """A definition of another user of the account must not fail the list of all apps."""
     definition = request(role()).definition(0, 0)
 
     assert request_in({**definition, "parameters": {"launchRequest": record}}) is None

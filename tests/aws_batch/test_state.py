@@ -1,4 +1,4 @@
-"""What is said of apps that wait, of many replicas, and of jobs that Batch has forgotten; and for how many requests."""
+"""Status of waiting apps, many replicas and forgotten jobs, and the number of requests for it."""
 
 from __future__ import annotations
 

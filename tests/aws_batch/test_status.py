@@ -1,4 +1,4 @@
-"""From what Batch says to a state, a message and the next step: tables."""
+"""Tables of Batch's answers with the state, message and next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script around a program, run by real shells: what it passes on, and what it writes to the log."""
+"""The script around a program, run by real shells: forwarded signals, exit codes, and lines in the log."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_the_main_node_stays_after_its_success_and_ends_at_once_when_it_is_asked
 
 
 def test_a_node_knows_the_address_of_the_main_node(shell) -> None:
-    """The main node has no variable of it, and a server that binds itself to `localhost` is reached by nobody else."""
+    """The main node lacks this variable, and other nodes cannot reach a server that binds to `localhost`."""
     command = script("I", is_node=True).command("sh", ["-c", "echo $TORCHX_RANK0_HOST"])
     hosts = [line.split() for line in Path("/etc/hosts").read_text().splitlines()]
     name = Path("/etc/hostname").read_text().strip()
@@ -191,7 +191,7 @@ def test_a_node_knows_the_address_of_the_main_node(shell) -> None:
     ],
 )
 def test_a_file_that_is_no_document_is_no_work(shell, act, expected) -> None:
-    """The shell reads one byte at a time: a sparse file once kept the job alive, and paid for, without an end."""
+    """The shell reads one byte at a time: a sparse file once kept the job running for ever."""
     done = run(shell, script().command("sh", ["-c", f"f=$LAUNCH_RESULT_PATH; {act}"]))
 
     assert done.stdout == f":m-exit:0\n{expected}:m-end\n"

@@ -1,4 +1,4 @@
-"""Apps on the cluster behind a proxy: how these tests launch them, and what the cluster says of them."""
+"""Fixtures that launch apps on the cluster behind a proxy, and read their objects from the cluster."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.engines.kubernetes.proxy import KubernetesProxy
 
 
 class KubernetesApps:
-    """Launches apps, waits for them, and asks the cluster itself about them."""
+    """Launches apps, waits for them, and reads their objects from the cluster."""
 
     def __init__(self, kubeconfig: Path, admin: Path, namespace: str, image: str) -> None:
         self.kubeconfig = kubeconfig
         self.namespace = namespace
         self.image = image
         self.cluster = Cluster(KubernetesConnection(kubeconfig_path=str(admin), namespace=namespace))
-        """Past the proxy, as a user who may do all."""
+        """A client that bypasses the proxy and has all permissions."""
         self._made: list[KubernetesScheduler] = []
         self.scheduler = self.another()
 
     def another(self, **connection: Any) -> KubernetesScheduler:
-        """Return a scheduler as another process would make it."""
+        """Return a new scheduler, as another process would have."""
         known = {"kubeconfig_path": str(self.kubeconfig), "namespace": self.namespace, "timeout_s": 20}
         made = create_scheduler("tests", **{**known, **connection})
         self._made.append(made)
@@ -93,7 +93,7 @@ class KubernetesApps:
         return sorted(item["metadata"]["name"] for item in items)
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Ask the API for what the scheduler never asks for, in this namespace."""
+        """Send a request to the API that the scheduler never sends, in this namespace."""
         return self.cluster._request(method, path.replace("{ns}", f"namespaces/{self.namespace}"), {}, body)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Kubeconfigs that cannot be used, and credentials that no header can hold: told, and never shown."""
+"""Invalid kubeconfigs and credentials: the error names the problem and never shows the secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask(**connection: Any) -> None:
 
 
 def test_a_line_feed_after_a_token_is_no_part_of_it(tmp_path):
-    """Shells write one into each file of a token."""
+    """Shells write a line feed into each token file."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
 
@@ -94,7 +94,7 @@ def test_a_context_is_not_ignored_where_there_is_a_service_account(tmp_path, mon
 
 
 class Empty(BaseHTTPRequestHandler):
-    """Answers as a cluster without any object does."""
+    """Answers like a cluster without objects."""
 
     def do_GET(self) -> None:
         data = json.dumps({"items": [], "metadata": {}}).encode()
@@ -117,11 +117,11 @@ def address() -> Iterator[str]:
 
 
 def test_a_cluster_that_has_moved_is_found_again(tmp_path, address):
-    """The file is written anew while a triggerer runs for months."""
+    """The file is rewritten while a triggerer runs for months."""
     path = tmp_path / "kubeconfig"
     path.write_text(kubeconfig())
     with contextlib.closing(create_scheduler("tests", timeout_s=5, kubeconfig_path=str(path))) as scheduler:
-        # While it is written nothing can be read, and that is no mistake of the author.
+        # While it is written it cannot be read, and the author did not cause that.
         for text in (kubeconfig(), "{", kubeconfig(server=address)):
             path.write_text(text)
             with pytest.raises(SchedulerUnavailableError):
@@ -133,7 +133,7 @@ def test_a_cluster_that_has_moved_is_found_again(tmp_path, address):
 def test_a_kubeconfig_may_be_base64():
     """The form of a connection has one line."""
     secret = base64.b64encode(kubeconfig().encode()).decode()
-    with pytest.raises(SchedulerUnavailableError):  # it was understood: nothing listens at its address
+    with pytest.raises(SchedulerUnavailableError):  # the kubeconfig is valid, but no server listens at its address
         ask(kubeconfig_secret=secret)
 
 

@@ -1,4 +1,4 @@
-"""What somebody does to pods by hand, and what the cluster can never take: it is named, and no silent success."""
+"""Pods deleted by hand, and objects that the cluster never accepts: reported, and never a silent success."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_pod_that_is_deleted_by_force_is_shown_as_removed(kubernetes_apps):
     ],
 )
 def test_what_the_cluster_can_never_take_is_the_error_of_its_author(kubernetes_apps, overlay, text):
-    """Not to be tried again."""
+    """A retry cannot succeed."""
     info = kubernetes_apps.info(kubernetes_apps.sh("true"), overlay=overlay)
     with pytest.raises(InvalidAppError, match=text):
         kubernetes_apps.scheduler.schedule(info)
@@ -77,7 +77,7 @@ def test_what_the_cluster_can_never_take_is_the_error_of_its_author(kubernetes_a
 @pytest.mark.engine("registry")
 @pytest.mark.engine("kube-apiserver")  # a cluster of our own, which takes images from a registry without TLS
 def test_a_retry_runs_the_image_of_the_first_attempt(kubernetes_apps, kubernetes_engine, registry):
-    """Though its tag means another one by then."""
+    """Even if its tag means another image by then."""
     apps, cluster, name = kubernetes_apps, kubernetes_engine.cluster, f"{registry}/train:latest"
     key = uuid.uuid4().hex[:8]
 
@@ -104,7 +104,7 @@ def test_a_retry_runs_the_image_of_the_first_attempt(kubernetes_apps, kubernetes
 
 
 def test_another_attempt_of_an_app_runs_the_digest_of_the_first():
-    """Images that were loaded into a node have none."""
+    """Images that were loaded into a node have no digest."""
 
     def pod(failures: int, image: str):
         labels = {"launch.io/role": "main", "launch.io/attempt": str(failures)}

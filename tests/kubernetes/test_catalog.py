@@ -1,4 +1,4 @@
-"""What is remembered of apps: of those that are asked for everything, of the others little."""
+"""The cache of apps: everything about polled apps, little about others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 5100
 
 
 class Nothing:
-    """A cluster without any object."""
+    """A cluster without objects."""
 
     def list(self, _kind: str, _selector: str) -> tuple[list[dict[str, Any]], float]:
         return [], 0.0
@@ -26,7 +26,7 @@ def catalog() -> Catalog:
 
 
 def look(catalog: Catalog, *, later_s: float = 0.0) -> None:
-    """Look as if so many seconds had passed since the last look."""
+    """Poll as if this many seconds had passed since the last poll."""
     for known in catalog._known.values():
         known.asked_at -= later_s
     catalog._tidied_at -= later_s
@@ -34,7 +34,7 @@ def look(catalog: Catalog, *, later_s: float = 0.0) -> None:
 
 
 def test_however_many_apps_are_asked_for_none_is_forgotten(catalog):
-    """Else each look would read the pods of all of them again."""
+    """Otherwise each poll would read the pods of all of them again."""
     known = [catalog.of(f"app{n}") for n in range(MANY)]
     look(catalog, later_s=61)
 

@@ -1,4 +1,4 @@
-"""Jobs, pods and records that somebody has changed: they concern one app. No cluster is needed."""
+"""Jobs, pods and records that a user has changed: they affect only their app. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_request_that_cannot_be_read_costs_little(text):
 
 
 class Server:
-    """Lists what it is given, as the API server does."""
+    """Lists the given objects, as the API server does."""
 
     def __init__(self, objects: Mapping[str, list[dict[str, Any]]]) -> None:
         self.objects = objects
@@ -158,7 +158,7 @@ def test_a_list_shows_the_others_beside_a_damaged_app(monkeypatch, labels, notes
 
 
 def test_an_answer_that_cannot_be_made_is_an_error_of_its_app(monkeypatch):
-    """Whatever of it the checks have not seen: the poll of the others goes on."""
+    """Even if the checks miss the damage, the other apps are polled."""
     jobs, services = [], []
     for app_id in ("bad", "good"):
         request = build_request(AppDef("app", [Role("main", "image", entrypoint="true")]), KubernetesOpts(), app_id, {})

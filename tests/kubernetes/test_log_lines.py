@@ -1,4 +1,4 @@
-"""Positions in a log whose times are not in order: nothing is lost, nothing comes twice."""
+"""Positions in a log whose times are not in order: no line is lost or repeated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_times_that_are_out_of_order_cost_no_line():
             number += 1
             log.add((NOW + step // 20) * 10**9 + step * 10**6 + rng.randrange(-40, 40) * 10**6 + number, f"{number}\n")
         lines, after, _ = read(log, cursor, limit=rng.choice([1, 20, 10**9]))
-        if rng.random() > 0.2:  # else the reader died before it stored what it read
+        if rng.random() > 0.2:  # else the reader died before it stored the cursor
             seen += lines
             cursor = after
     while lines:
@@ -69,7 +69,7 @@ def test_times_that_are_out_of_order_cost_no_line():
 
 
 def test_lines_of_one_time_are_distinguished():
-    """CRI-O gives one time to all that it takes out of a pipe at once, and programs repeat themselves."""
+    """CRI-O gives one time to all lines of one read from a pipe, and programs repeat lines."""
     rng = random.Random(11)
     written = [rng.choice(["\n", "loss 0.3\n", "epoch\n"]) for _ in range(300)]
     log, seen, cursor = Log(), [], {}
@@ -107,7 +107,7 @@ def test_an_unfinished_line_is_left_for_later():
 
 
 def test_the_rest_of_a_long_line_has_no_time_and_is_dropped():
-    """A line of several pieces that began before the read was delivered whole."""
+    """A line of several pieces that started before the read was already delivered."""
     reader = LineReader({})
     lines: list = []
     reader.take(split([b"xxx\n", stamp(NOW * 10**9), b"next\n"]), lines, 10**9)
@@ -130,7 +130,7 @@ def test_a_new_file_does_not_hold_the_place():
 
 
 def test_an_answer_that_is_cut_off_is_no_new_file():
-    """Its lines are older than the place: they were delivered, and must not come again."""
+    """Its lines are older than the position: they were delivered, and must not be repeated."""
     log = Log()
     for second in range(20):
         log.add((NOW + second) * 10**9, f"{second}\n")
@@ -188,7 +188,7 @@ def test_a_long_line_is_cut_alike_wherever_its_answer_is_cut(size, end):
 
 def test_a_reader_goes_on_within_a_long_line():
     log = Log()
-    # What stands where the line is cut looks like a time, and like a report of the node.
+    # The text after the cut looks like a time, and like a message of the node.
     body = ("y" * (LONGEST_LINE - len(stamp(0))) + stamp(0).decode() + "y" * LONGEST_LINE)[: 2 * LONGEST_LINE]
     log.add(NOW * 10**9, body + "\n")
     log.add(NOW * 10**9, "next\n")

@@ -1,4 +1,4 @@
-"""Logs on the cluster: what the node changes, and what is said about lines that are lost."""
+"""Logs on the cluster: changes by the node, and messages about lost lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine("kubernetes")
 
 
 def test_odd_output_is_complete_but_for_carriage_returns_before_line_feeds(kubernetes_apps):
-    """containerd drops those; nothing else is changed."""
+    """containerd drops carriage returns and changes nothing else."""
     written = [
         (r"\n", "\n"),
         (r"50%%\r100%%\n", "50%\r100%\n"),
@@ -34,7 +34,7 @@ def test_odd_output_is_complete_but_for_carriage_returns_before_line_feeds(kuber
 
 
 def test_lines_that_were_rotated_away_are_reported(kubernetes_apps):
-    """A reader that comes back after megabytes finds another file; it goes on, and says that something is missing."""
+    """A reader that returns after megabytes finds another file; it continues, and reports missing lines."""
     apps = kubernetes_apps
     flood = (
         "n=0; while [ $n -lt 10 ]; do n=$((n + 1)); head -c 4000000 /dev/zero | tr '\\0' x | fold -w 999; sleep 3; done"
@@ -55,7 +55,7 @@ def test_lines_that_were_rotated_away_are_reported(kubernetes_apps):
 
 
 def test_a_log_that_is_followed_loses_nothing_to_rotation(kubernetes_apps, kubernetes_proxy):
-    """The node keeps some megabytes; who reads on while it is written gets all of them."""
+    """The node keeps some megabytes; a reader that keeps up gets all lines."""
     apps = kubernetes_apps
     lines = "seq $((n * 10000)) $((n * 10000 + 3999)) | sed 's/$/ '$PAD'/'"
     flood = f"n=0; while [ $n -lt 12 ]; do n=$((n + 1)); {lines}; sleep 2; done"
@@ -94,7 +94,7 @@ def test_a_node_without_watchers_is_not_asked_for_each_of_its_pods(kubernetes_ap
 
 
 def test_an_attempt_that_never_began_hides_no_later_one(kubernetes_apps):
-    """A node may refuse a pod, and what runs before the program may fail."""
+    """A node may refuse a pod, and an init container may fail."""
     failures = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
     first = {
         "name": "first",

@@ -1,4 +1,4 @@
-"""Any number of observers, each of which may stall or die anywhere: exact counts, no double start, no overlap."""
+"""Several observers that stall or die at any point: exact counts, no double start, no overlap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class Chaos:
-    """Makes the requests of one observer stall, or be its last."""
+    """Makes the requests of one observer stall, or kills the observer."""
 
     def __init__(self, scheduler: KubernetesScheduler, dice: random.Random) -> None:
         self._dice = dice
@@ -48,7 +48,7 @@ class Chaos:
 
 
 class Observers:
-    """Threads that look at apps until all have ended; one that dies is replaced."""
+    """Threads that poll apps until all have ended; a dead one is replaced."""
 
     def __init__(self, apps: Any, app_ids: list[str], number: int, seed: int) -> None:
         self.app_ids = app_ids
@@ -121,7 +121,7 @@ def test_observers_that_stall_and_die_keep_the_counts(kubernetes_apps, seed):
             assert len(set(states[first:])) <= 1, "an end was taken back"
     pods = {name: apps.pods(app_id) for name, app_id in ids.items()}
     assert attempts(pods["application"], "a") == {0: 2, 1: 2, 2: 2}
-    # An attempt whose first role fails at once may end before the other has begun: who let it go may have died between.
+    # If the first role fails at once, an attempt may end before the other role starts: the observer may have died.
     begun = attempts(pods["application"], "b")
     assert begun[0] >= 2
     assert begun.keys() <= {0, 1, 2}
@@ -133,7 +133,7 @@ def test_observers_that_stall_and_die_keep_the_counts(kubernetes_apps, seed):
 
 
 def attempts(pods: list[Pod], name: str) -> dict[int, int]:
-    """Return how many replicas of a role were made in each attempt of the app."""
+    """Return the number of replicas of a role that were created in each attempt of the app."""
     found: dict[int, int] = {}
     for pod in pods:
         if pod.role == name:
@@ -153,7 +153,7 @@ def overlaps(pods: list[Pod]) -> list[tuple[str, str]]:
 
 
 def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
-    """Nobody looked for a while: then everything goes on, with the same counts."""
+    """After a while without polls the app continues, with the same counts."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("echo run; exit 3", max_retries=1), apps.sh("echo up; sleep 300", "peer"))
     deadline = time.monotonic() + 60
@@ -171,7 +171,7 @@ def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_an_attempt_that_begins_while_an_app_is_read_is_no_loss(kubernetes_apps, nth):
-    """The record then names Jobs that were not there when they were listed."""
+    """The record then names Jobs that did not exist when they were listed."""
     apps = kubernetes_apps
     role = apps.sh("exit 5", max_retries=1, retry_policy=RetryPolicy.APPLICATION)
     app_id = apps.start(role)
@@ -206,7 +206,7 @@ def test_an_attempt_that_begins_while_an_app_is_read_is_no_loss(kubernetes_apps,
 def test_an_api_server_that_is_killed_and_started_costs_no_line(
     kubernetes_apps, kubernetes_api_server, kubernetes_namespace
 ):
-    """Twenty times, in the middle of several apps: how long an app lives while its server is away nobody can tell."""
+    """Kill the server twenty times while several apps run; their run times are unknown meanwhile."""
     apps = kubernetes_apps
     through = apps.another(kubeconfig_path=str(kubernetes_api_server.kubeconfig))
     kills = 0

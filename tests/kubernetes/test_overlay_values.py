@@ -1,4 +1,4 @@
-"""What no overlay of an app may hold: no cluster is needed."""
+"""Invalid values in an overlay. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 
 
 class V1Volume:
-    """As the models of the kubernetes package, which are no JSON."""
+    """Like the models of the kubernetes package, which are not valid JSON."""
 
 
 @pytest.mark.parametrize(

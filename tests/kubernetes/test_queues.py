@@ -42,7 +42,7 @@ def is_free(queue):
 
 
 def rules():
-    """The rights that suffice without what is optional."""
+    """The required permissions, without the optional ones."""
     return [
         {"apiGroups": ["batch" if "." in name else ""], "resources": [name.partition(".")[0]], "verbs": [*verbs]}
         for name, verbs in VERBS.items()
@@ -60,7 +60,7 @@ def test_an_app_runs_in_its_quota_and_gives_it_back(apps, queue):
 
 
 def test_what_waits_shows_why_and_which_queue(apps, queue):
-    """One that may not list Workloads shows that it is held back, and no more."""
+    """Without the permission to list Workloads only the wait is shown, not its reason."""
     first = start(apps, "sleep 60")
     apps.running(first)
     app_id = apps.start(apps.sh("true", resource=TWO), queue="team")
@@ -84,7 +84,7 @@ def test_a_user_who_may_not_list_workloads_gets_the_state_without_the_reason(app
 
 @pytest.mark.parametrize("status", [403, 429, 503])
 def test_the_reason_stays_while_it_cannot_be_read(queue, apps_in, kubernetes_engine, monkeypatch, status):
-    """Workloads are asked for beside the state, so the state may be known without them."""
+    """Workloads only add the reason, so the state is known without them."""
     monkeypatch.setattr("airflow_provider_launch.schedulers.kubernetes.scheduler._QUEUED_S", 0.0)
     with kubernetes_engine.proxy(namespace=queue.namespace) as proxy:
         apps = apps_in(queue.namespace, proxy.kubeconfig)
@@ -101,7 +101,7 @@ def test_the_reason_stays_while_it_cannot_be_read(queue, apps_in, kubernetes_eng
 
 
 def test_a_cancel_leaves_a_queue_that_admits_nothing(apps, queue):
-    """The Job is over, so its TTL begins, and its Workload asks for nothing more."""
+    """The Job is over, so its TTL starts, and its Workload requests no quota."""
     queue.hold()
     app_id = start(apps, "true", ttl_s=60)
     apps.until(app_id, lambda found: "team is inactive" in found.msg)
@@ -141,7 +141,7 @@ def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, qu
 
 
 def test_who_may_write_no_configmap_counts_a_preemption_all_the_same(apps, queue, kubernetes_engine, apps_in):
-    """Only the program does not know of it."""
+    """Only the program does not get the number."""
     workloads = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads"], "verbs": ["list"]}
     limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, [*rules(), workloads]))
     script = "echo ${LAUNCH_PREEMPTIONS-none}; sleep 5; echo done"
@@ -282,7 +282,7 @@ def test_a_group_ends_where_only_its_pods_of_jobs_are_not_held_back(kubernetes_a
 
 
 def test_the_leader_of_a_group_decides(apps, queue):
-    """What it leaves behind is ended, and gives its quota back."""
+    """Its remaining Jobs are ended, and their quota is released."""
     app_id = start(apps, "sleep 3; echo done", "sleep 300", success_policy="leader")
     found = apps.end(app_id)
 

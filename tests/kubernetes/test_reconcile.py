@@ -1,4 +1,4 @@
-"""From Jobs and record to the state of an app and its next step: tables, no cluster is needed."""
+"""The state and next step of an app, decided from Jobs and record. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: An
 
 ONE, TWO = plan("APPLICATION"), plan("APPLICATION", "APPLICATION")
 KEPT = plan("APPLICATION", "APPLICATION", ttl_s=60)
-"""Of a Job that has ended, its observers say when it may go."""
+"""Observers set the TTL of an ended Job."""
 
 
 def job(role: str, status: dict[str, Any], attempt: int = 0, **fields: Any) -> Any:
@@ -90,7 +90,7 @@ def app(found: AppRecord | None, *jobs: Any) -> App:
 
 
 def steps(assessment: Assessment) -> list[Any]:
-    """What there is to do, in few words."""
+    """Return the next step as a short text."""
     found: list[Any] = [(one.role, one.attempt, why) for one, why in assessment.end]
     found += [f"restart {assessment.restart}"] if assessment.restart else []
     found += ["settle"] if assessment.settle_failure else []
@@ -417,7 +417,7 @@ def test_state_and_next_step(name):
 
 
 def test_the_success_of_an_app_lets_its_jobs_go_without_the_record():
-    """One list of Jobs is enough to see that nothing is left to do."""
+    """One list of Jobs is enough to see that no step is due."""
     first = assess(app(None, job("a", DONE), job("b", DONE)), KEPT, NOW)
     again = assess(app(None, job("a", DONE, ttl_s=60), job("b", DONE, ttl_s=60)), KEPT, NOW)
 
@@ -433,7 +433,7 @@ def test_the_cause_of_a_failure_outlives_the_job_that_failed():
 
 
 def test_only_a_submitter_begins():
-    """Whoever describes an app whose submitter died must not start it: the task may be gone."""
+    """Describing an app whose submitter died must not start it, because the task may be gone."""
     made = app(record(0, None, released=False))
     waits = app(record(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
 
@@ -448,7 +448,7 @@ def disrupted(kind: str = "TerminationTarget") -> dict[str, Any]:
 
 
 def test_a_queue_that_takes_back_what_it_gave_leaves_the_app_pending():
-    """It ran, so its Job counts pods; observers that saw it run and others agree."""
+    """It ran, so its Job counts pods; all observers agree, whether they saw it run or not."""
     stopped = job("a", {"startTime": None, "failed": 1}, suspend=True)
 
     assert assess(app(record(0, "a"), stopped), plan("REPLICA", queue=True), NOW).state is AppState.PENDING
@@ -510,7 +510,7 @@ def test_the_limit_is_reported():
     ("ended", "at", "told"), [(None, STARTED, True), (OWN, "2099-01-01T00:00:00Z", True), (OWN, STARTED, False)]
 )
 def test_a_time_limit_that_kubernetes_has_kept_is_named(ended, at, told) -> None:
-    """Whether somebody has looked while the last pod was ending makes no difference."""
+    """A poll while the last pod ends makes no difference."""
     status = failed("DeadlineExceeded")
     status["conditions"][0]["lastTransitionTime"] = at
     found = app(record(0, "a"), job("a", status, **({"ended": ended} if ended else {})))

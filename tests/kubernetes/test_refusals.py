@@ -1,4 +1,4 @@
-"""Which refusals of the server pass by themselves."""
+"""Refusals of the server that end by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps the cluster refuses, and records that somebody has damaged: told, tried again, at nobody else's cost."""
+"""Refused steps and damaged records: reported, retried, and without effect on other apps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine("kubernetes")
 
 
 class Requests:
-    """Records what one scheduler asks for."""
+    """Records the requests of one scheduler."""
 
     def __init__(self, scheduler: KubernetesScheduler) -> None:
         self.made: list[str] = []
@@ -35,7 +35,7 @@ class Requests:
 
 
 def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kubernetes_make_namespace, caplog):
-    """The cluster may have room for it later; nobody but this app waits for that."""
+    """The cluster may have room later; only this app waits for that."""
     apps = apps_in(kubernetes_make_namespace())
     others = [apps.start(apps.sh("exec sleep 300")) for _ in range(4)]
     for app_id in others:
@@ -153,7 +153,7 @@ def test_a_policy_against_our_notes_is_reported_by_who_needs_them(kubernetes_app
 
 @pytest.fixture
 def dead_webhook(kubernetes_apps):
-    """Let all changes of Jobs in this namespace be asked of a webhook that does not answer."""
+    """Register a webhook that does not answer for all changes of Jobs in this namespace."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     name = f"{make_unique('launch')}.tests.io"
     hook = {
@@ -177,7 +177,7 @@ def dead_webhook(kubernetes_apps):
 
 
 def test_a_webhook_that_is_down_hides_one_app_and_not_all(kubernetes_apps, dead_webhook):
-    """Only who needs a change waits for it; after `unavailable_for_s` the tasks of all apps would fail."""
+    """Only apps that need a change wait for it; else the tasks of all apps would fail after `unavailable_for_s`."""
     apps = kubernetes_apps
     good = apps.start(apps.sh("exec sleep 300"))
     bad = apps.start(apps.sh("sleep 6; exit 3"), apps.sh("exec sleep 300", "peer"))
@@ -216,7 +216,7 @@ def test_who_is_always_too_late_reports_it(kubernetes_apps, kubernetes_proxy, su
 
 
 def test_a_cancel_that_was_cut_off_is_ended_by_who_follows(kubernetes_apps, kubernetes_proxy):
-    """Its mark is in the record, which the follower of many quiet apps reads once a minute only."""
+    """Its mark is in the record, which the follower of many quiet apps reads only once a minute."""
     apps = kubernetes_apps
     ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(2)]
     follower = apps.another()

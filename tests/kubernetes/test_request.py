@@ -1,4 +1,4 @@
-"""From an app to the objects that are sent: no cluster is needed."""
+"""The objects that are built from an app. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def env(*roles: Role, **how: Any) -> dict[str, str]:
 
 
 def test_an_app_that_the_server_cannot_store_is_refused() -> None:
-    """The server blames its labels for that."""
+    """The server's own error is about labels."""
     with pytest.raises(InvalidAppError, match=r"role 'main': its Job has 1\d{6} bytes, and 'kubernetes' stores"):
         refuse_too_large(request(role(args=["x" * 100_000] * 16)))
     refuse_too_large(request(role(args=["x" * 100_000] * 13)))
@@ -107,7 +107,7 @@ def test_a_host_name_is_never_too_long(length, attempt, replicas):
 
 
 def test_long_names_that_differ_at_their_end_stay_apart():
-    """Cut names hold a hash of the whole."""
+    """Cut names have a hash of the full name."""
     names = {job_name("a" * 63, slug, attempt, 10) for slug in ("x", "y") for attempt in (0, 1)}
 
     assert len(names) == 4
@@ -211,7 +211,7 @@ def test_another_attempt_of_the_app_has_jobs_and_a_rank_0_of_its_own():
     ],
 )
 def test_dollars_of_the_user_are_no_references_of_kubernetes(given, sent):
-    """It would expand `$(NAME)`, and turn `$$` into `$`."""
+    """Kubernetes would expand `$(NAME)`, and turn `$$` into `$`."""
     assert container(role(args=[given]))["args"] == [sent]
     assert env(role(env={"A": given}))["A"] == sent
 
@@ -334,7 +334,7 @@ def test_an_option_of_the_job(option, value, field, sent):
 @pytest.mark.parametrize("how", [{"max_retries": 1}, {}])
 @pytest.mark.parametrize(("opts", "ttl_s"), [({"ttl_s": 60}, 60), ({"ttl_s": None}, None), ({"overlay": TTL}, 90)])
 def test_a_job_that_ends_before_its_app_shows_no_ttl_of_its_own(how, opts, ttl_s):
-    """It would begin at the end of the Job, and remove what the app still needs."""
+    """It would start at the end of the Job, and remove the Job before the app ends."""
     made = request(*([role(**how)] if how else [role(), role("b")]), **opts)
     found = job_body(made, made.roles[0], 0)
 
@@ -465,7 +465,7 @@ def test_an_app_that_no_annotation_holds_is_refused():
 
 
 def test_the_service_keeps_no_value_that_may_be_a_secret():
-    """Who may not read Jobs or pods may often read Services, as GitOps tools and exporters do; it looks encrypted."""
+    """Users without permission for Jobs or pods can often read Services, as can GitOps tools and exporters."""
     overlay = {
         "container": {"env": [{"name": "OVERLAID", "value": "hush-overlay"}]},
         "pod": {"initContainers": [{"name": "i", "args": ["hush-init"], "env": [{"name": "A", "value": "hush-init"}]}]},
@@ -526,7 +526,7 @@ def test_the_pod_of_the_dry_run_has_the_index_that_its_variables_name():
 
 
 def test_a_request_that_a_namespace_restricts_is_the_restricted_one():
-    """Nothing but the name of the option may differ from what the user would have asked for."""
+    """Only the value of the option may differ from an explicit request of the user."""
     made, asked = (request(role(), run_as_user=1000, security=security) for security in ("auto", "restricted"))
 
     assert restricted(made).roles == asked.roles

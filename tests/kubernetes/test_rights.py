@@ -1,4 +1,4 @@
-"""What we may do, and what we may not: the Role of the page suffices, and each right of it is needed."""
+"""Permissions: the Role of the page is sufficient, and each permission in it is needed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
 
 
 def test_who_may_not_list_pods_can_end_what_runs(kubernetes_engine, kubernetes_make_namespace, apps_in, rules):
-    """A launch is refused before anything is created; a role that lost the right later still ends its apps."""
+    """A launch is refused before anything is created; without the permission later, apps can still be ended."""
     namespace = kubernetes_make_namespace()
     admin = apps_in(namespace)
     rules = [{**rule, "verbs": ["create", "patch"]} if rule["resources"] == ["pods"] else rule for rule in rules]
@@ -116,7 +116,7 @@ def test_credentials_that_are_not_accepted_are_reported(kubernetes_engine, kuber
 
 
 def test_a_token_that_was_renewed_is_used(kubernetes_engine, kubernetes_namespace, apps_in, tmp_path):
-    """Files of tokens are written anew while a triggerer runs for weeks."""
+    """Token files are rewritten while a triggerer runs for weeks."""
     document = yaml.safe_load(kubernetes_engine.kubeconfig.read_text(encoding="utf-8"))
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump({**document, "users": [{**u, "user": {"token": "old"}} for u in document["users"]]}))

@@ -1,4 +1,4 @@
-"""What happens to pods: waits, disruptions, ends by somebody else, and how it is told."""
+"""Reports of pods that wait, are disrupted, or are stopped from outside."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_missing_image_waits_and_reports_it(kubernetes_apps):
 
 
 def test_a_queue_decides_when_an_app_starts(kubernetes_apps):
-    """As Kueue does: it lets the suspended Job go."""
+    """As Kueue does, which resumes the suspended Job."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("echo run"), queue="local")
     waits = apps.until(app_id, lambda found: found.state is AppState.PENDING)
@@ -132,11 +132,11 @@ def test_out_of_memory_is_named(kubernetes_apps):
     assert "out of memory" in found.msg
 
 
-# ---- ends by somebody else -------------------------------------------------------------------------------------------
+# ---- stops from outside ----------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_was_deleted_by_hand_is_gone_or_lost(kubernetes_apps):
-    """The outcome is not known, and nothing is started again."""
+    """The outcome is unknown, and nothing is started again."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("sleep 300"), apps.sh("sleep 300", "peer"))
     apps.running(app_id)
@@ -163,7 +163,7 @@ def test_nothing_stays_after_the_ttl(kubernetes_apps):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes_proxy, code):
-    """A role that is done early keeps its Job; then all go, and in no process the end is taken back."""
+    """A role that ends early keeps its Job; later all are removed, and the end stays in every process."""
     apps = kubernetes_apps
     train = apps.sh(f"sleep 8; exit {code}", "train")
     app_id = apps.start(apps.sh("true", "prep"), train, removed_after_s=3)
@@ -189,7 +189,7 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
 
 
 def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
-    """So does a task that was killed: it cancels, and that is its last word."""
+    """A killed task cancels its app and does not poll it again."""
     apps = kubernetes_apps
     late = apps.sh("exec sleep 300", "late")
     app_id = apps.start(apps.sh("true", "early"), late, removed_after_s=1)
@@ -205,7 +205,7 @@ def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
 
 
 def test_an_app_that_is_deleted_is_gone_though_others_hold_its_objects(kubernetes_apps):
-    """Whatever removes it may take its time, such as somebody's finalizer."""
+    """The removal may take long, for example because of a finalizer."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exit 3"))
     assert "exit code 3" in apps.end(app_id).msg
@@ -238,7 +238,7 @@ def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_app
 
 
 def test_a_result_that_went_with_its_pod_is_reported(kubernetes_apps, caplog):
-    """A node may go, and its pods with it, long before the other replicas have ended."""
+    """A node may be removed, with its pods, long before the other replicas have ended."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh('echo 5 > "$LAUNCH_RESULT_PATH"'), apps.sh("sleep 6", "peer"))
     until(lambda: any(pod.phase == "Succeeded" for pod in apps.pods(app_id)))
@@ -274,7 +274,7 @@ def test_a_quiet_app_costs_one_request_for_each_poll(kubernetes_apps, kubernetes
 
 
 def test_apps_that_wait_share_the_lists_of_their_pods(kubernetes_apps, kubernetes_proxy):
-    """Also where each began to wait at another moment."""
+    """Even if each app started to wait at another time."""
     apps = kubernetes_apps
     ids = []
     for _ in range(6):
@@ -309,7 +309,7 @@ def test_a_lost_answer_to_a_cancel_is_made_up_for(kubernetes_apps, kubernetes_pr
 
 
 def test_the_leader_decides(kubernetes_apps):
-    """Of a head with its workers only the head ends by itself."""
+    """The head ends by itself, its workers do not."""
     head = kubernetes_apps.sh(
         "[ $LAUNCH_REPLICA_ID = 0 ] || exec sleep 300; sleep 3; echo done", "head", num_replicas=2
     )
@@ -334,7 +334,7 @@ def test_a_worker_that_fails_before_the_leader_ends_fails_the_app(kubernetes_app
 
 
 def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernetes_proxy):
-    """One Job tells the state of them all; their pods come in pages of 1000."""
+    """One Job shows the state of all replicas; their pods are listed in pages of 1000."""
     app_id = kubernetes_apps.start(kubernetes_apps.sh("true", num_replicas=500), node_selector={"launch.io/none": "x"})
     waiting = kubernetes_apps.until(app_id, lambda found: "Unschedulable" in found.msg)
     assert len(waiting.roles_statuses[0].replicas) == 500
@@ -351,7 +351,7 @@ def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernete
 
 
 def test_secrets_are_passed_by_reference(kubernetes_apps):
-    """The program has the values, and nothing of the app does: not its record, its Jobs, its pods or its request."""
+    """Only the program has the values, not the record, the Jobs, the pods or the request."""
     apps = kubernetes_apps
     for name, data in (("by-key", {"token": "hush-1"}), ("by-name", {"FIRST": "hush-2", "SECOND": "hush-3"})):
         body = {"metadata": {"name": name}, "stringData": data}

@@ -1,4 +1,4 @@
-"""From Jobs and pods to the answer: no cluster is needed."""
+"""The response built from Jobs and pods. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_exit_code_of_a_program_that_cannot_start_is_not_read_from_its_name(
     ],
 )
 def test_a_result_of_a_program_that_then_failed_is_no_error_text(text, reply):
-    """Both are written to the same file."""
+    """Result and error are written to the same file."""
     ended = pod(0, "Failed", {"terminated": {"exitCode": 3, "reason": "Error", "message": text}})
 
     assert answer(AppState.FAILED, ended, failedIndexes="0").structured_error_msg == reply
@@ -248,7 +248,7 @@ def test_an_image_that_is_refused_is_stuck(message):
 
 @pytest.mark.parametrize("piece", ["x", "/", '"', "a/", "x ", "denied ", '"x" ', "lookup ", "denied for "])
 def test_a_message_of_megabytes_costs_what_its_beginning_costs(piece):
-    """A registry, a webhook or a node writes it, and each poll reads it again: no other app was polled meanwhile."""
+    """A registry, a webhook or a node writes it, and parsing it delayed the polls of all apps."""
     began = time.process_time()
     for reason in ("ErrImagePull", "CreateContainerConfigError"):
         waiting = pod(0, "Pending", {"waiting": {"reason": reason, "message": piece * 1_000_000}})

@@ -1,4 +1,4 @@
-"""Submission: refused before anything exists, or begun once whatever is lost on the way."""
+"""Submission: refused before anything exists, or started once, whichever answer is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_writes_of_a_submission(kubernetes_apps, kubernetes_proxy):
     ("method", "nth"), [(method, nth) for method, count in WRITES.items() for nth in range(1, count + 1)]
 )
 def test_a_lost_answer_starts_nothing_twice(kubernetes_apps, kubernetes_proxy, method, nth):
-    """The server has done it, and the launcher cannot know."""
+    """The server has done the request, but the launcher gets no answer."""
     apps = kubernetes_apps
     info = apps.info(apps.sh("echo run"), apps.sh("echo run", "peer"))
     # Twice: the first one is repeated at once, as after a connection that the server had closed.
@@ -87,7 +87,7 @@ def test_a_list_that_has_expired_is_begun_anew(kubernetes_apps, kubernetes_proxy
 
 
 def test_two_schedulers_that_adopt_at_once_start_one_app(kubernetes_apps, kubernetes_proxy):
-    """Their submitter died after it had made the record."""
+    """Their submitter died after it had created the record."""
     apps = kubernetes_apps
     info = apps.info(apps.sh("echo run"), apps.sh("echo run", "peer"))
     kubernetes_proxy.add(Fault(error(403, "injected"), "POST", "/jobs$", nth=3, times=None))
@@ -124,7 +124,7 @@ def refused(apps, *roles, **cfg):
 
 
 def test_a_limit_range_refuses_at_once(apps_in, kubernetes_make_namespace):
-    """Its Job would be created, would never get a pod, and would never fail."""
+    """The server would accept its Job, which would never get a pod and never fail."""
     apps = apps_in(kubernetes_make_namespace())
     limits = [{"type": "Container", "max": {"memory": "64Mi"}}]
     apps.call("POST", "/api/v1/{ns}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": limits}})
@@ -172,7 +172,7 @@ def test_a_missing_namespace_is_named(apps_in):
 
 
 def test_the_default_runs_an_image_of_root(kubernetes_apps):
-    """As most images are."""
+    """Most images are like this."""
     found = kubernetes_apps.run(kubernetes_apps.sh("id -u; grep NoNewPrivs /proc/self/status"), security="auto")
 
     assert found.state is AppState.SUCCEEDED

@@ -1,4 +1,4 @@
-"""Apps that nobody looks at any more: what Kubernetes ends by itself, and what a cancel leaves behind."""
+"""Apps without observers: ends by Kubernetes itself, and the objects that stay after a cancel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def alive(apps, app_id):
 
 
 def test_a_cancel_ends_the_retries_also_if_nobody_polls(kubernetes_apps):
-    """Whoever kills a task goes at once; ten seconds later Kubernetes would run the replicas again."""
+    """After the kill of a task no process polls; ten seconds later Kubernetes would restart the replicas."""
     apps = kubernetes_apps
     roles = [apps.sh("exec sleep 300", name, num_replicas=2, max_retries=3) for name in ("main", "peer")]
     roles = [dataclasses.replace(role, retry_policy=RetryPolicy.REPLICA) for role in roles]
@@ -52,7 +52,7 @@ def test_a_cancel_ends_the_retries_also_if_nobody_polls(kubernetes_apps):
 
 @pytest.mark.parametrize("grace_s", [6, 14])
 def test_a_replica_with_retries_has_its_grace(kubernetes_apps, grace_s):
-    """Also where it is the Job that has to end before another one has its next attempt."""
+    """Even if the Job must end before a replica gets its next attempt."""
     apps = kubernetes_apps
     last = f"for i in $(seq {grace_s - 2}); do echo $i; sleep 1; done; exit 0"
     script = f"trap '{last}' TERM; echo up; while :; do sleep 0.1; done"
@@ -67,7 +67,7 @@ def test_a_replica_with_retries_has_its_grace(kubernetes_apps, grace_s):
 
 
 def test_a_cancel_ends_what_has_not_begun(kubernetes_apps):
-    """It would begin afterwards, and nobody may look any more."""
+    """It would start afterwards, perhaps without an observer."""
     apps = kubernetes_apps
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     first = {
@@ -89,7 +89,7 @@ def test_a_cancel_ends_what_has_not_begun(kubernetes_apps):
 
 
 def test_a_cancel_ends_what_outlives_the_program_in_its_pod(kubernetes_apps):
-    """Somebody's sidecar keeps the pod, and the app, until Kubernetes ends it."""
+    """A sidecar of a webhook keeps the pod, and the app, running until Kubernetes ends it."""
     apps = kubernetes_apps
     side = {"name": "side", "image": apps.image, "imagePullPolicy": "Never", "command": ["sleep", "300"]}
     app_id = apps.start(apps.sh("echo done"), overlay={"pod": {"containers": [side]}})

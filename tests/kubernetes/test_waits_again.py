@@ -1,4 +1,4 @@
-"""An app that has begun, and then waits again: the state names the reason."""
+"""A started app that waits again: the state shows the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILS_LATE = "test $LAUNCH_ATTEMPT = 0 || exec sleep 300; sleep 2; exit 5"
 
 @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
 def test_a_retry_that_a_quota_refuses_is_reported(apps_in, kubernetes_make_namespace, policy):
-    """It may have room later, so it is waited for; a replica with exit code 5 does not run meanwhile."""
+    """There may be room later, so the app waits; a replica with exit code 5 does not run meanwhile."""
     apps = apps_in(kubernetes_make_namespace())
     app_id = apps.start(apps.sh(FAILS_LATE, max_retries=1, retry_policy=policy))
     apps.running(app_id)
@@ -40,7 +40,7 @@ def test_a_retry_that_a_quota_refuses_is_reported(apps_in, kubernetes_make_names
 
 @pytest.mark.parametrize("how", ["mounted", "variable"])
 def test_a_retry_whose_secret_is_gone_is_reported_as_stuck(kubernetes_apps, how):
-    """Nobody brings it back by itself: a task ends after a minute, and names the Secret."""
+    """The Secret does not come back by itself: the task fails after a minute, and names the Secret."""
     apps = kubernetes_apps
     body = {"metadata": {"name": "gone"}, "stringData": {"KEY": "value"}}
     with contextlib.suppress(TakenError):

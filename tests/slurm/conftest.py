@@ -1,4 +1,4 @@
-"""A cluster of a test's own, which it may break; and what launches apps there."""
+"""Fixtures: a cluster for a single test, which it may break, and launches of apps there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Place:
             time.sleep(0.3)
 
     def end(self, app_id: str, timeout_s: float = 150) -> DescribeAppResponse:
-        """Return what is known of the app when it has ended."""
+        """Wait until the app has ended, and return its status."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.patiently(lambda: self.scheduler.describe(app_id))
@@ -61,7 +61,7 @@ class Place:
             time.sleep(0.2)
 
     def alive(self, app_id: str) -> int:
-        """Return how many processes of the programs of the app live, also on nodes that Slurm takes for lost."""
+        """Return the number of live processes of the app, including those on nodes that Slurm considers lost."""
         mark, found = f"LAUNCH_APP_ID={app_id}\0".encode(), 0
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def place(slurm_cluster: Cluster, slurm_root: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def make_own_cluster() -> Iterator[Callable[..., Place]]:
-    """Return what starts a cluster for this test alone."""
+    """Return a function that starts a cluster for this test only."""
     # Workers of `pytest -n` run such tests side by side.
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
     with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def make_own_cluster() -> Iterator[Callable[..., Place]]:
 
 
 def resume_nodes(cluster: Cluster) -> None:
-    """Let nodes take jobs again which an admin has taken away."""
+    """Resume nodes that an administrator has drained."""
     for node in NODES:
         with contextlib.suppress(Exception):
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume")

@@ -1,4 +1,4 @@
-"""A cluster that keeps accounts: what Slurm itself has forgotten is found there."""
+"""A cluster with accounting: it has the ends of jobs that Slurm itself has forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def forget(place: Place, *app_ids: str) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     for app_id in app_ids:
-        # Long ago, for what is newer may still run.
+        # Set an old time, because a newer job may still run.
         for name in ("id", "submitted", "alive", "claim"):
             file = place.root / "apps" / app_id / name
             if file.exists():
@@ -33,7 +33,7 @@ def forget(place: Place, *app_ids: str) -> None:
 
 
 def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -> None:
-    """Nobody polled when it ended, and its script could not record it: without accounts both are lost."""
+    """No process polled at its end, and its script could not record it: only accounting has it."""
     place = make_own_cluster(min_job_age_s=2, accounting=True)
     waits = place.start(place.role("true"), overlay={"begin": "now+1hour"})
     killed = place.start(place.role("echo up; sleep 300"))
@@ -47,7 +47,7 @@ def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -
 
 
 def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster, caplog) -> None:
-    """A database is restarted for its upgrade: apps go on, and end with less detail."""
+    """While the database is restarted, apps continue and end with less detail."""
     place = make_own_cluster(min_job_age_s=2, accounting=True)
     runs = place.start(place.role("echo up; sleep 300"))
     lost = [place.start(place.role("echo up; sleep 300")) for _ in range(2)]
@@ -64,7 +64,7 @@ def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster
 
     assert (found.state, found.msg) == (AppState.FAILED, "disrupted: Slurm has lost its job")
     assert (states[runs].state, states[lost[1]].state) == (AppState.RUNNING, AppState.FAILED)
-    # It hangs, so it is given up; then it is left alone.
+    # It hangs, so it times out, and is not called again for a while.
     assert 8 < first_s < 16
     assert second_s < 5
     assert [record.levelname for record in caplog.records if "accounts" in record.message] == ["WARNING"]

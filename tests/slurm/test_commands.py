@@ -1,4 +1,4 @@
-"""The scripts, with stand-ins for the commands of Slurm: answers that a cluster gives rarely."""
+"""The scripts with stand-ins for the commands of Slurm, for rare answers of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_launch.specs import AppDef, Role, SchedulerRejectedError, 
 
 
 class Site:
-    """A directory with commands, each of which notes how it was called."""
+    """A directory of commands that record their calls."""
 
     def __init__(self, base: Path) -> None:
         self.bin, self.root = base / "bin", base / "root"
@@ -42,7 +42,7 @@ def site(tmp_path) -> Site:
 
 @pytest.mark.parametrize("state", [*LIVE, *ENDS, "A_NEW_WORD"])
 def test_a_cancel_reaches_a_job_in_each_state(site, state) -> None:
-    """One that waits is cancelled, the script of one that runs ends its replicas with their grace."""
+    """A waiting job is cancelled; the script of a running job stops its replicas with their grace."""
     app = site.root / "apps" / "a"
     app.mkdir(parents=True)
     for directory in (site.root, site.root / "apps", app):
@@ -77,7 +77,7 @@ def test_the_scripts_know_each_end() -> None:
     ],
 )
 def test_a_banner_of_a_wrapper_hides_no_number(site, answer, error, text) -> None:
-    """What is refused for good is not asked for again, and its job stays held, where squeue was only late."""
+    """A final refusal is not retried; if squeue was only late, the job stays held."""
     site.root.mkdir(mode=0o700)
     site.command("squeue")
     (site.bin / "answer").write_text(answer + "\n")

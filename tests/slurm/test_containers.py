@@ -1,4 +1,4 @@
-"""Replicas in containers, by a stand-in for apptainer that writes down how it was called and runs the program."""
+"""Replicas in containers, with a stand-in for apptainer that records its call and runs the program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def site(slurm_root) -> Path:
 
 
 def call(site: Path, k: int = 0) -> list[str]:
-    """Return `APPTAINER_BINDPATH`, and what followed `apptainer`."""
+    """Return `APPTAINER_BINDPATH`, and the arguments of `apptainer`."""
     return (site / f"apptainer-calls-{k}").read_text().split("\0")[:-1]
 
 
@@ -105,7 +105,7 @@ def test_a_container_is_stopped_with_its_grace(place: Place, site) -> None:
 
 
 def test_an_image_or_a_runtime_that_is_not_there_shows_in_the_log(place: Place, site) -> None:
-    """The site has another image, or no apptainer: the user reads why."""
+    """The image or apptainer is missing: the user sees the reason."""
     role = place.role("true")
     role.image = str(site / "none")
     without = {"container": "apptainer"}

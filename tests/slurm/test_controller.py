@@ -1,4 +1,4 @@
-"""A controller that is killed: whatever it loses, no app runs twice, and each has an end."""
+"""A killed controller: whatever it loses, no app runs twice, and each ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counts(runs: Path, replicas: int) -> list[int]:
 
 @pytest.mark.parametrize("moment_s", MOMENTS_S)
 def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, moment_s, record_property) -> None:
-    """What is lost is FAILED as disrupted; the same launch, repeated, starts nothing a second time."""
+    """A lost app is FAILED as disrupted; repeating the launch starts nothing."""
     place = make_own_cluster()
     for number in range(often(1, 10)):
         runs = place.cluster.dir / f"runs-{number}"
@@ -46,13 +46,13 @@ def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, mome
         else:
             assert found.state is AppState.FAILED
             assert "disrupted" in found.msg or "could not start any replica" in found.msg
-        # A number of a job that is used again belongs to nobody else.
+        # A reused job number belongs to no other app.
         place.scheduler.schedule(info)
         assert place.end(app_id).state is found.state
 
 
 def test_a_node_that_drains_itself_takes_jobs_again(make_own_cluster) -> None:
-    """So ends the number of a job that a crashed controller uses again; the engine of the tests repairs it."""
+    """This happens when a crashed controller reuses a job number; the engine of the tests repairs it."""
     place = make_own_cluster()
     for node in NODES:
         place.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=Duplicate jobid")
@@ -107,7 +107,7 @@ def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
 
 @pytest.mark.parametrize("k", [0, 1], ids=["with the script", "without it"])
 def test_no_program_lives_when_its_app_has_ended_since_a_node_is_lost(make_own_cluster, k) -> None:
-    """Only its slurmd is: the program would write the checkpoint of the next app for as long as it likes."""
+    """Only its slurmd is lost: the program would keep writing the checkpoint of the next app."""
     place = make_own_cluster()
     role = place.role("echo up; while :; do sleep 0.1; done", num_replicas=2)
     app_id = place.start(role, overlay={"nodes": 2, "ntasks-per-node": 1})
@@ -122,7 +122,7 @@ def test_no_program_lives_when_its_app_has_ended_since_a_node_is_lost(make_own_c
 
 
 def test_an_app_that_begins_again_elsewhere_waits_for_the_end_of_its_programs(make_own_cluster) -> None:
-    """Slurm puts its job back into the queue as soon as it takes the node for lost."""
+    """Slurm puts the job back into the queue as soon as it considers the node lost."""
     place = make_own_cluster()
     beats = place.cluster.dir / "beats"
     script = (

@@ -92,7 +92,7 @@ def test_commands_that_hang_are_no_answer_and_later_ones_are(
         # The log is in files.
         assert [*place.scheduler.log_iter(app_id, "main")][:1] == ["up\n"]
     took = time.monotonic() - began
-    # What was asked for in vain may have had its effect, or not; repeated, it has.
+    # A request without an answer may have had its effect; repeated, it has.
     place.scheduler.cancel(app_id)
 
     assert took < 12

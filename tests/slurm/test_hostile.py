@@ -1,4 +1,4 @@
-"""Files that a program has replaced in the directory of its app: they disturb that app, and no other one."""
+"""Files that a program has replaced in the directory of its app: they affect only that app."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def make_place(slurm_cluster, slurm_root, way) -> Iterator[Callable[[], Place]]:
 
 
 def shells_below(directory: Path) -> list[str]:
-    """Return what processes of scripts have their directory at or below this one."""
+    """Return the processes of scripts whose working directory is this one or below it."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -97,7 +97,7 @@ def shells_below(directory: Path) -> list[str]:
 
 @WAYS
 def test_a_damaged_record_is_an_error_of_its_app_alone(make_place, slurm_root) -> None:
-    """The state of the others, the list, the sweep and the connection test do not depend on it."""
+    """The states of other apps, the list, the sweep and the connection test do not depend on it."""
     place = make_place()
     ids = [place.start(place.role("exit 3")) for _ in range(3)]
     for app_id in ids:
@@ -126,7 +126,7 @@ def test_a_damaged_record_is_an_error_of_its_app_alone(make_place, slurm_root) -
 
 @WAYS
 def test_replaced_files_of_an_attempt_do_not_stop_the_reader(make_place, slurm_root) -> None:
-    """Of a link nothing is shown: in a container it leads where the program itself cannot read."""
+    """Links are not followed: they may lead to files that the program in its container cannot read."""
     place = make_place()
     app_id, other = place.start(place.role("echo up; exit 3")), place.start(place.role("echo fine"))
     place.end(app_id), place.end(other)
@@ -167,7 +167,7 @@ def test_a_link_in_place_of_a_directory_leads_nowhere(make_place, slurm_root, tm
 
 @WAYS
 def test_damaged_states_are_errors_of_their_app_alone(make_place, slurm_root) -> None:
-    """Names and targets of links are any text: they forge no record of another app, and end no poll."""
+    """Names and targets of links can be any text: they cannot forge a record of another app or fail a poll."""
     place = make_place()
     damaged, other = place.start(place.role("exit 3")), place.start(place.role("sleep 300"))
     place.end(damaged)

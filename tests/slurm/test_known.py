@@ -1,4 +1,4 @@
-"""What is read of apps again and again, and what not: a hostile record must not cost each poll a read. No cluster."""
+"""The cache of apps: a hostile record must not cause a read in each poll. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APP = AppDef("app", [Role("main", "", entrypoint="true", num_replicas=2, max_ret
 
 
 class Store:
-    """Counts what is read of an app."""
+    """Counts the reads of an app."""
 
     def __init__(self, attempts: Any = ()) -> None:
         self.read, self.listed = 0, 0
@@ -40,7 +40,7 @@ def test_a_record_that_is_replaced_again_and_again_is_read_a_few_times() -> None
 
     assert store.read <= 20
     assert "replaced too often" in damaged["app"]
-    # One that is new is none of those.
+    # A new app is not affected.
     assert "other" in known.load({"other": Record("other", created="1 1")})[0]
 
 

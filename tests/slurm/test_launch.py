@@ -1,4 +1,4 @@
-"""What options and fields become on the cluster."""
+"""The effects of options and fields on the cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITS = "echo up; while :; do sleep 0.1; done"
 
 
 def test_a_submission_killed_at_any_step_starts_one_app(slurm_cluster, slurm_root, slurm_commands) -> None:
-    """Also at its end, when the worker does not know what has become of it. The next one adopts, or submits."""
+    """Even at its end, when the worker does not know the outcome. The next launch adopts or submits."""
     place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
     launched = {}
     for name in ("squeue", "sbatch", "scontrol"):
@@ -35,7 +35,7 @@ def test_a_submission_killed_at_any_step_starts_one_app(slurm_cluster, slurm_roo
 
 
 def test_a_signal_before_the_time_limit_lets_a_program_write_a_checkpoint(place) -> None:
-    """Both replicas get it, and end in time: that is a success. One that goes on is ended at its limit."""
+    """Both replicas get the signal, and end in time: success. A replica that continues is ended at the limit."""
     trap = "trap 'echo checkpoint; exit 0' USR2"
     saves = place.start(place.role(f"{trap}; {WAITS}", num_replicas=2), time_limit_s=7, signal_s=4, signal="USR2")
     goes_on = place.start(place.role(f"trap 'echo checkpoint' USR1; {WAITS}"), time_limit_s=5, signal_s=3, grace_s=1)
@@ -75,7 +75,7 @@ def test_a_setup_line_that_ends_the_shell_is_the_end_of_the_replica(place) -> No
     ],
 )
 def test_a_setup_line_that_fails_ends_the_replica_with_the_line_in_its_error(place, line, command, code) -> None:
-    """The program would run with another compiler, interpreter or library than was asked for, and succeed."""
+    """Otherwise the program would succeed with a wrong compiler, interpreter or library."""
     role = place.role("echo ran")
     app_id = place.start(role, setup=["true", line])
     goes_on = place.start(role, setup=["true", line], on_setup_failure="continue")
@@ -90,7 +90,7 @@ def test_a_setup_line_that_fails_ends_the_replica_with_the_line_in_its_error(pla
 
 
 def test_setup_lines_that_handle_a_failure_do_not_fail(place, tmp_path) -> None:
-    """As with `set -e`; what a file does that they source is its own affair."""
+    """As with `set -e`; commands in sourced files are not checked."""
     file = place.root.parent / "activate"
     file.write_text("false\nfind_it() { false; true; }\nfind_it\nexport FOUND=yes\n")
     setup = ["false || true", "if false", "then exit 9", "fi", "test -e /none && exit 9", f"source {file}", "! true"]
@@ -101,7 +101,7 @@ def test_setup_lines_that_handle_a_failure_do_not_fail(place, tmp_path) -> None:
 
 
 def test_a_number_that_squeue_does_not_list_is_not_released(slurm_cluster, slurm_root, slurm_commands) -> None:
-    """Another cluster has made the job, and here this number belongs to another one, which its user holds."""
+    """Another cluster has created the job, and here its number belongs to a held job of the user."""
     held = slurm_cluster.run("sbatch", "--parsable", "--hold", "--wrap=true", "--output=/dev/null").strip()
     place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
     try:
@@ -136,7 +136,7 @@ def test_a_step_that_slurm_refuses_shows_why(slurm_cluster, slurm_root, slurm_co
 
 
 def test_a_waiting_app_shows_its_reason_and_its_expected_start(place) -> None:
-    """The options of sbatch that have no option here reach it by the overlay."""
+    """The overlay passes options of sbatch that have no option here."""
     app_id = place.start(place.role("true"), overlay={"begin": "now+1hour", "nice": 77}, comment="for Ada | Bob")
     shown = place.cluster.run("squeue", "-h", f"--name={app_id}", "-o", "%y|%k")
     deadline = time.monotonic() + 30
@@ -171,7 +171,7 @@ def test_replicas_inherit_what_is_listed_and_secrets_are_on_no_command_line(plac
 
 
 def test_roles_with_different_needs_are_one_app_with_exact_retries(place) -> None:
-    """A heterogeneous job: its parts begin and end together."""
+    """The parts of a heterogeneous job start and end together."""
     counts = place.root.parent / "counts"
     script = f"echo $LAUNCH_ROLE >>{counts}; exit 3"
     small = place.role("sleep 60", "small")

@@ -31,7 +31,7 @@ def index_of(place: Place, app_id: str) -> list[str]:
 
 
 def ticks_of_scripts(directory: Path) -> int:
-    """Return the CPU time of the scripts of the replicas of one app, and of what they have started."""
+    """Return the CPU time of the scripts of the replicas of one app and their children."""
     ticks = 0
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def test_the_index_of_times_grows_with_time_and_not_with_lines(place) -> None:
 
 
 def test_the_index_of_times_costs_a_node_nearly_nothing(place) -> None:
-    """It wakes twice a second for every replica, also of a program that is silent."""
+    """The script wakes twice a second for every replica, even if the program is silent."""
     app_id = place.start(place.role("echo up; sleep 20; echo down"))
     place.until(app_id, "up")
     time.sleep(2)
@@ -82,7 +82,7 @@ def way(slurm_cluster, slurm_commands) -> dict[str, object]:
 
 @pytest.fixture
 def mounted(slurm_root, tmp_path):
-    """The shared directory at another place, as a worker has it mounted."""
+    """The shared directory at another path, as a worker may have it mounted."""
     slurm_root.mkdir()
     subprocess.run(["mount", "--bind", str(slurm_root), str(tmp_path)], check=True)
     yield tmp_path
@@ -90,7 +90,7 @@ def mounted(slurm_root, tmp_path):
 
 
 def test_logs_are_read_on_the_mount_of_the_worker(slurm_cluster, slurm_root, slurm_commands, way, mounted) -> None:
-    """The login node then reads none of them; all else goes over ssh."""
+    """The login node then reads no logs; everything else uses ssh."""
     place = Place(slurm_cluster, slurm_root, **way, mount=str(mounted))
     app_id = place.start(place.role("echo up >&2; seq 1 100000; exit 3"))
     found = place.end(app_id)
@@ -104,7 +104,7 @@ def test_logs_are_read_on_the_mount_of_the_worker(slurm_cluster, slurm_root, slu
 
 
 def test_logs_are_read_over_ssh_without_a_mount(slurm_cluster, slurm_root, slurm_commands, way) -> None:
-    """The same lines; where the login node cannot read them, that is an error and not the end of the log."""
+    """The same lines; if the login node cannot read them, that is an error and not the end of the log."""
     place = Place(slurm_cluster, slurm_root, **way)
     app_id = place.start(place.role("echo up >&2; seq 1 100000; exit 3"))
     place.end(app_id)

@@ -1,4 +1,4 @@
-"""Logs of a replica of which the app has written records of more attempts than there were. No cluster."""
+"""Logs of a replica for which the app has forged records of attempts. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_launch.specs.errors import AppUnavailableError
 
 
 class Store:
-    """Counts the questions about logs."""
+    """Counts the requests for logs."""
 
     def __init__(self, attempts: list[Attempt], files: dict[str, bytes]) -> None:
         self.questions, self.asked = 0, 0

@@ -1,4 +1,4 @@
-"""What a launch asks for is what Slurm gives its job: one test for each option, by `scontrol show job`."""
+"""Each option of a launch reaches the job: one test for each option, with `scontrol show job`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shown(place: Place, app_id: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def own_place() -> Iterator[Place]:
     """A cluster that these tests may change; n1 is fast, n2 has a reservation, n3 a partition."""
-    # Beside the one that `make_own_cluster` starts.
+    # In addition to the cluster that `make_own_cluster` starts.
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
     with engine.own_cluster(27827 + 20 * number, fake_gpus=4) as cluster:
         cluster.run("scontrol", "update", "nodename=n1", "availablefeatures=fast", "activefeatures=fast")
@@ -85,7 +85,7 @@ def test_the_comment_of_the_job_ends_with_that_of_the_launch(own_place) -> None:
 @pytest.mark.engine("slurmctld")
 @pytest.mark.parametrize(("gpu_type", "mark"), [("large", "gpu:large:1(IDX:4)"), ("fake", "gpu:fake:1(IDX:0)")])
 def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> None:
-    """The program sees those that it was given, and no others."""
+    """The program sees only the GPUs that it was given."""
     resource = Resource(cpu=1, gpu=1, memMB=64)
     role = own_place.role(f"echo gpus $CUDA_VISIBLE_DEVICES; {RUNS}", resource=resource)
     app_id = own_place.start(role, gpu_type=gpu_type)
@@ -101,7 +101,7 @@ def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> Non
 @pytest.mark.parametrize("gpu_type", ["fake", None])
 @pytest.mark.parametrize(("replicas", "nodes"), [(2, 1), (2, 2), (4, 1), (4, 2)])
 def test_each_replica_has_a_gpu_of_its_own(own_place, gpu_type, replicas, nodes) -> None:
-    """Also where several are on one node: there each would use the first one, and pay for the others."""
+    """Even if several replicas share a node, where each would use the first GPU and pay for the others."""
     resource = Resource(cpu=1, gpu=1, memMB=64)
     role = own_place.role("echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES", num_replicas=replicas, resource=resource)
     where = {"nodes": nodes, "ntasks-per-node": replicas // nodes}
@@ -140,7 +140,7 @@ def test_an_overlay_concerns_the_step_of_the_job_too(own_place, overlay, memory)
     ("resource", "replicas"), [(Resource(cpu=1, gpu=0, memMB=70_000), 1), (Resource(cpu=1, gpu=0, memMB=64), 500)]
 )
 def test_an_app_that_no_partition_can_run_is_stuck(own_place, resource, replicas) -> None:
-    """Slurm takes a held job of any size; that it cannot run is no outage."""
+    """Slurm accepts a held job of any size; a job that cannot run is not an outage."""
     app_id = own_place.start(own_place.role("true", resource=resource, num_replicas=replicas))
     deadline = time.monotonic() + 60
     while not (found := own_place.scheduler.describe(app_id)).is_stuck:

@@ -1,4 +1,4 @@
-"""What Slurm is given: options of sbatch and srun, and the files that its job reads."""
+"""The request for Slurm: options of sbatch and srun, and the files that the job reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def request(*roles: Role, **options: Any):
     ],
 )
 def test_golden(name, built) -> None:
-    """After an intended change remove the file; the test then writes it anew."""
+    """After an intended change remove the file; the test then writes it again."""
     contents = app_files(built, "instance")
     shown = {"dry run": format_request(built), **{key: contents[key] for key in sorted(contents) if key[-1] != "n"}}
     shown |= {"plan": contents["plan"]}
@@ -114,7 +114,7 @@ def test_options_that_cannot_be_are_refused(options, word) -> None:
     ],
 )
 def test_an_overlay_does_not_decide_where_or_whether_the_job_is_submitted(name, cure) -> None:
-    """sbatch also takes the beginning of a name."""
+    """sbatch also accepts a prefix of a name."""
     with pytest.raises(InvalidAppError, match=cure):
         request(DRIVER, overlay={name: "b"})
 
@@ -132,7 +132,7 @@ def test_an_option_that_is_like_one_of_ours_is_passed_on(name) -> None:
     ],
 )
 def test_the_image_of_builtin_components_is_no_directory(role, options, container) -> None:
-    """There is none of this name: on nodes they run without, and in containers they need one."""
+    """An image of this name does not exist: without a container it is not needed, with one it is required."""
     if container:
         with pytest.raises(InvalidAppError, match="name an image"):
             request(role, **options)
@@ -153,7 +153,7 @@ def test_places_that_are_none_are_refused(name, path) -> None:
 
 
 def test_two_retry_policies_in_one_app_are_refused() -> None:
-    """Each alone is counted exactly; both together were not shown to be."""
+    """Counts are exact only for one policy per app."""
     a, b = (Role(name, "", entrypoint="true", max_retries=1) for name in "ab")
     b.retry_policy = RetryPolicy.REPLICA
 
@@ -172,7 +172,7 @@ def test_an_app_whose_record_could_not_be_read_again_is_refused(metadata) -> Non
     ("options", "expected"), [({}, "8f05f313beb5b4c8"), ({"setup": ["module load cuda"]}, "a0f59e5f8ac51027")]
 )
 def test_an_option_that_came_later_makes_no_other_app(options, expected):
-    """A try after an upgrade asks for the app that the try before has submitted, and would be refused as another."""
+    """After an upgrade a new try must find the app of the previous try."""
     app = AppDef("app", [Role("main", "/apps", entrypoint="true")])
 
     assert build_request(app, SlurmOpts(**options), "app-1", {}).spec_hash == expected

@@ -1,4 +1,4 @@
-"""The script of a job, when what it relies on goes away."""
+"""The script of a job when its directory, its child or its controller fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine("slurm")
 
 
 def test_a_job_whose_directory_is_removed_ends(place) -> None:
-    """It has no place for its records any more, and must not wait for one."""
+    """It can no longer write its records, and must not wait for that."""
     app_id = place.start(place.role("echo up; sleep 2; exit 3", num_replicas=2, max_retries=5))
     place.until(app_id, "up", k=1)
     shutil.rmtree(place.root / "apps" / app_id)
@@ -41,7 +41,7 @@ def test_programs_that_stop_at_once_are_not_waited_for(place) -> None:
 
 
 def test_a_name_server_that_is_away_does_not_delay_the_start(slurm_cluster, slurm_root, slurm_commands) -> None:
-    """The name of the node is looked up for each attempt; without an answer the host's own name has to do."""
+    """The name of the node is looked up for each attempt; without an answer the host's own name is used."""
     getent = slurm_commands.dir / "getent"
     getent.write_text("#!/bin/sh\nexec sleep 300\n")
     getent.chmod(0o755)

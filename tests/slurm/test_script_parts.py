@@ -1,4 +1,4 @@
-"""Functions of the script of a job, by commands of Slurm that answer as told: no engine is needed."""
+"""Functions of the script of a job, with stand-ins for the commands of Slurm. No engine is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signals of a replica's script, without a cluster: none is lost, and the grace of a program has an end."""
+"""The signals of a replica's script: no signal is lost, and the grace ends. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def processes_of(session: int) -> list[int]:
 
 @pytest.mark.parametrize("moment_ms", often(range(0, 1000, 100), range(0, 2000, 10)))
 def test_a_stop_is_never_lost(tmp_path, moment_ms) -> None:
-    """Also not one that comes while bash waits with a limit of time, whatever it does at that moment."""
+    """Not even a signal that arrives while `read -t` of bash times out."""
     replica = start(tmp_path, "echo up; exec sleep 100")
     until_written(tmp_path, "up")
     time.sleep(moment_ms / 1000)

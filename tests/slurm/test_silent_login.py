@@ -1,4 +1,4 @@
-"""A login node that falls silent: each step of reaching it has an end. No cluster is needed."""
+"""A login node that stops answering: each step of a connect times out. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scheduler(server: SSHServer, tmp_path: Path) -> Iterator[SlurmScheduler]:
 
 @pytest.mark.parametrize("step", ["banner", "auth", "session", "exec"])
 def test_a_login_node_that_falls_silent_is_not_waited_for(server, scheduler, step) -> None:
-    """Every task of the connection would wait behind those that hang."""
+    """All tasks of the connection would wait for the hanging ones."""
     server.silent = step
     found: list[object] = []
 
@@ -54,7 +54,7 @@ def test_a_login_node_that_falls_silent_is_not_waited_for(server, scheduler, ste
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    # Of an endless time; the machine may be busy.
+    # Much less than an endless wait; the machine may be busy.
     thread.join(30)
 
     assert found, "it hangs"

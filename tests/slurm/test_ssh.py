@@ -1,4 +1,4 @@
-"""Ways to a login node: through another host, with keys, passphrases and passwords, and what is refused."""
+"""Logins: through a jump host, with keys, passphrases and passwords, and refused ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ USER, PASSWORD, PASSPHRASE = "launch-test", "it's $ecret", "open sesame"
 
 @pytest.fixture
 def make_sshd(slurm_cluster, slurm_root) -> Iterator[Callable[..., Sshd]]:
-    """Return what starts a further login node of the cluster."""
+    """Return a function that starts another login node of the cluster."""
     with contextlib.ExitStack() as stack:
 
         def make(name: str = "more", passphrase: str = "", **settings: str) -> Sshd:
@@ -139,7 +139,7 @@ def test_a_key_or_a_host_that_is_not_known_is_refused(slurm_cluster, slurm_root,
 
 
 def test_a_login_node_with_too_many_logins_is_asked_again(slurm_root, make_sshd) -> None:
-    """So does sshd where many tasks start at once: it drops who comes, and has room a moment later."""
+    """If many tasks start at once, sshd drops new connections, and has room a moment later."""
     sshd = make_sshd(MaxStartups="1:100:1")
     slow = socket.create_connection(("127.0.0.1", sshd.port))
     slow.recv(1)
@@ -178,7 +178,7 @@ def test_the_test_of_a_connection_names_a_mount_that_is_another_directory(slurm_
 
 @pytest.mark.engine("slurmctld")
 def test_the_test_of_a_connection_names_a_cluster_that_gives_no_node(make_own_cluster) -> None:
-    """Who has no node in time reads so, and leaves no job."""
+    """Without a free node the test reports that, and leaves no job."""
     place = make_own_cluster()
     for node in NODES:
         place.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
