@@ -114,8 +114,8 @@ class Clock:
 
     def _text(self, text: bytes) -> bytes:
         def rfc3339(found: re.Match[bytes]) -> bytes:
-            told = found[2].decode()
-            return found[0] if told.startswith(_ZERO) else found[1] + formatted(self.shown(parsed(told))).encode()
+            shown = found[2].decode()
+            return found[0] if shown.startswith(_ZERO) else found[1] + formatted(self.shown(parsed(shown))).encode()
 
         text = _TEXT.sub(rfc3339, text)
         text = _SECONDS.sub(lambda found: b"%s%d" % (found[1], self.shown(int(found[2]) * NS) // NS), text)

@@ -183,11 +183,11 @@ def test_another_clock_is_consistent(docker_proxy, client, created, offset_s):
     offset = timedelta(seconds=offset_s)
 
     with docker_proxy.clock(offset_s):
-        told = lines(client, container)
-        assert told == [(when + offset, text) for when, text in true]
-        assert lines(client, container, since=_since(told[1][0])) == told[1:]
-        assert lines(client, container, until=_since(told[0][0] + timedelta(seconds=1))) == told[:1]
-        assert lines(client, container, tail=1) == told[1:]
+        shown = lines(client, container)
+        assert shown == [(when + offset, text) for when, text in true]
+        assert lines(client, container, since=_since(shown[1][0])) == shown[1:]
+        assert lines(client, container, until=_since(shown[0][0] + timedelta(seconds=1))) == shown[:1]
+        assert lines(client, container, tail=1) == shown[1:]
         container.reload()
         for name in ("StartedAt", "FinishedAt"):
             assert _time(container.attrs["State"][name]) - _time(state["State"][name]) == offset
@@ -230,8 +230,8 @@ def test_long_lines_keep_their_frames_under_another_clock(docker_proxy, client, 
     true = lines(client, container)
 
     with docker_proxy.clock(-5):
-        told = lines(client, container)
+        shown = lines(client, container)
 
     assert len(true) > 1
-    assert [text for _, text in told] == [text for _, text in true]
-    assert {when for when, _ in told} == {when - timedelta(seconds=5) for when, _ in true}
+    assert [text for _, text in shown] == [text for _, text in true]
+    assert {when for when, _ in shown} == {when - timedelta(seconds=5) for when, _ in true}

@@ -1,10 +1,10 @@
-"""Users read the words of their field: those that only this project once used do not come back.
+"""Texts use the standard words of the field (see `docs/glossary.md`) and plain English.
 
-See `docs/glossary.md`. This holds for pages, changelog, options and messages, for docstrings, comments and names of the
-package, for the names of tests, and for the help of the Makefile.
+Words are checked in pages, changelog, options, messages, docstrings, comments and names of the package, names of tests,
+and the help of the Makefile. Constructions are also checked in tests, examples, benchmarks and tools.
 
-`python tests/repo/test_words.py tests/contract docs` lists the constructions to avoid in these rooms; without arguments
-it prints `ALLOWED` as found now.
+`python tests/repo/test_words.py tests/contract docs` lists the constructions to avoid in these rooms. Without arguments
+it prints the rows of `ALLOWED` that match the current tree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ INSTEAD = {
     "say": "show, state, name",
     "saying": "showing, stating",
 }
-# "Look up" and "look like" are plain English; so is a text of which only the look is meant.
+# "Look up" and "look like" are plain English, and so are looks in the sense of appearance.
 PLAIN = r"(?![ _-]up\b|[ _-](?:like|alike)|-?up_| empty| older| the same)"
 FORBIDDEN = re.compile(rf"(?<!-)\b({'|'.join(INSTEAD)})\b{PLAIN}", re.IGNORECASE)
 IN_NAMES = re.compile(rf"(?:^|_)({'|'.join(word for word in INSTEAD if ' ' not in word)})(?=_|$){PLAIN}")
@@ -67,7 +67,7 @@ CONSTRUCTIONS = {
     r"\bgo(?:es)? on\b": "continue, resume",
     r"\bbrings? [^.;:]{1,30} on\b": "performs the next step of",
 }
-"""Constructions that read badly, each with a better one."""
+"""Constructions to avoid, each with a better wording."""
 ALLOWED: dict[str, int] = {
     "airflow_provider_launch": 1,
     "airflow_provider_launch/_task": 25,
@@ -126,7 +126,7 @@ ALLOWED: dict[str, int] = {
     "tests/workspace": 3,
     "tools": 8,
 }
-"""How many constructions to avoid each room has: lower a number when its room has fewer, never raise one."""
+"""Number of constructions to avoid in each room. Lower a number when its room has fewer; never raise it."""
 
 NOUNS = {
     "string",
@@ -142,7 +142,7 @@ NOUNS = {
     "standing",
     "starting",
 }
-"""Nouns of the field in -ing: a state, a table, or an activity as a topic."""
+"""Nouns in -ing: a state, a table, or an activity as a topic."""
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -172,7 +172,7 @@ def found_in(text: str) -> list[str]:
 
 
 def shown_strings(path: Path) -> list[str]:
-    """Return the texts of a module that users may see: messages, and the help below a field."""
+    """Return the texts of a module that users see: messages, and the help of options."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = set()
     for node in ast.walk(tree):
@@ -181,7 +181,7 @@ def shown_strings(path: Path) -> list[str]:
             bodies = [statement for statement in node.body if isinstance(statement, ast.Expr)]
             docstrings |= {id(statement.value) for statement in bodies if not is_model}
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    # A text without a blank is a name, of a class, a label or a file.
+    # A text without a blank is the name of a class, a label or a file.
     return [node.value for node in texts if id(node) not in docstrings and " " in node.value.strip()]
 
 
@@ -197,13 +197,13 @@ def comments_and_docstrings(path: Path) -> list[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split a text at blank lines and at items of lists, headings and rows; each paragraph becomes one line."""
+    """Split a text at blank lines, list items, headings and rows; each part becomes one line."""
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.) ?)", text)
     return [" ".join(re.sub(r"^\s*(?:[-*#]+ |\d+\. )", "", part).split()) for part in parts]
 
 
 def comment_blocks(source: str) -> Iterator[str]:
-    """Return the comments of a module; those of consecutive lines are one text."""
+    """Yield the comments of a module; comments on consecutive lines are one text."""
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -220,7 +220,7 @@ def comment_blocks(source: str) -> Iterator[str]:
 
 
 def sentences_of(path: Path) -> Iterator[str]:
-    """Return all that a reader reads in a module: comments, docstrings, messages and help."""
+    """Yield all texts of a module: comments, docstrings, messages and help."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     yield from comment_blocks(source)
@@ -237,7 +237,7 @@ def sentences_of(path: Path) -> Iterator[str]:
 
 
 def constructions_in(text: str) -> list[str]:
-    """Return the constructions to avoid, each with the words around it and better ones."""
+    """Return the constructions to avoid, each with its context and a better wording."""
     found = []
     for paragraph in paragraphs(
         re.sub(r"`[^`\n]*`", "`x`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
@@ -251,7 +251,7 @@ def constructions_in(text: str) -> list[str]:
 
 
 def constructions() -> dict[str, list[str]]:
-    """Return the constructions to avoid of each room: a folder of the package or of the tests, or another folder."""
+    """Return the constructions to avoid by room: a folder of the package or of the tests, or another folder."""
     rooms: dict[str, list[str]] = {}
     for path in [*PAGES, *SOURCES]:
         parts = Path(path).parts[:-1]
@@ -263,7 +263,7 @@ def constructions() -> dict[str, list[str]]:
 
 
 def defined_names(path: Path) -> list[str]:
-    """Return the names of modules, classes, functions, arguments and variables that a module defines."""
+    """Return the names that a module defines, including its own."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = [path.stem]
     for node in ast.walk(tree):
@@ -282,7 +282,7 @@ def is_gerund(class_name: str) -> bool:
 
 
 def found_in_all(paths: list[str], find: Callable[[Path], list[str]]) -> list[str]:
-    """Return what is found in files, each with its file."""
+    """Return the findings in files, each with its file."""
     return [f"{path}: {found}" for path in paths for found in find(ROOT / path)]
 
 
@@ -295,7 +295,7 @@ def test_options_and_messages_use_the_words_of_the_field() -> None:
 
 
 def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
-    """Who reads a backend for the first time knows the field, and none of our own words."""
+    """A new reader knows the words of the field, but not words of this project."""
 
     def find(module: Path) -> list[str]:
         return [found for text in comments_and_docstrings(module) for found in found_in(QUOTED.sub("", text))]
@@ -356,7 +356,7 @@ def test_the_scan_sees_messages_and_help_and_no_docstrings(tmp_path: Path) -> No
 
 
 def test_constructions_to_avoid_become_fewer() -> None:
-    """A new one is rewritten; a number of `ALLOWED` is lowered with the last one that went."""
+    """Rewrite a new one; lower the number in `ALLOWED` after removing one."""
     found = {room: texts for room, texts in constructions().items() if texts}
 
     more = [text for room, texts in found.items() if len(texts) > ALLOWED.get(room, 0) for text in texts]

@@ -131,11 +131,11 @@ class AppThread:
                 continue
             self._end_background(process)
             code = process.returncode
-            replica["state"] = "CANCELLED" if "told" in replica else "SUCCEEDED" if code == 0 else "FAILED"
+            replica["state"] = "CANCELLED" if "signalled_at" in replica else "SUCCEEDED" if code == 0 else "FAILED"
             replica |= {"exit_code": code if code >= 0 else 128 - code, "end_time": int(time.time())}
             if code < 0:
                 replica["reason"] = signal.Signals(-code).name
-            elif code == 0 and self.is_stopped and "told" not in replica:
+            elif code == 0 and self.is_stopped and "signalled_at" not in replica:
                 self._note_stop(replica)
             news = True
         return news
@@ -158,11 +158,13 @@ class AppThread:
     def _stop_all(self) -> None:
         for process, replica in zip(self.processes, self.replicas, strict=True):
             if replica["state"] == "RUNNING":
-                late = time.monotonic() - replica.setdefault("told", time.monotonic()) > self.request["grace_s"]
+                late = time.monotonic() - replica.setdefault("signalled_at", time.monotonic()) > self.request["grace_s"]
                 _signal_group(process, signal.SIGKILL if late else signal.SIGTERM)
 
     def _publish(self, state: str, msg: str) -> None:
-        replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in self.replicas]
+        replicas = [
+            {key: value for key, value in replica.items() if key != "signalled_at"} for replica in self.replicas
+        ]
         if not (self.dir / "state.json").exists():
             return  # the app was deleted and must not come back
         _write_json(self.dir / "state.json", {"state": state, "msg": msg, "replicas": replicas})
@@ -205,7 +207,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
         return AppDryRunInfo(request, _shown)
 
     def _refuse_unsupported(self, role: Role) -> None:
-        wishes = {
+        unsupported = {
             f"retry_policy {RetryPolicy(role.retry_policy).value}, max_retries": role.max_retries,
             "mounts": role.mounts,
             "port_map": role.port_map,
@@ -213,10 +215,10 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             "resource.devices": role.resource.devices,
             "workspace": role.workspace,
         }
-        for field, wish in wishes.items():
-            if wish:
+        for field, value in unsupported.items():
+            if value:
                 raise UnsupportedError(
-                    f"role {role.name!r}: {field} {wish} is not offered by {self.backend!r}; "
+                    f"role {role.name!r}: {field} {value} is not offered by {self.backend!r}; "
                     f"leave it out, or choose another scheduler"
                 )
 
@@ -225,7 +227,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
         filled = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=_RANK0_ENV).apply(role)
         # The rest of the launcher's environment may contain secrets.
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
-        told = {
+        given = {
             "LAUNCH_APP_ID": app_id,
             "LAUNCH_ROLE": role.name,
             "LAUNCH_REPLICA_ID": str(k),
@@ -237,7 +239,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             "role": role.name,
             "id": k,
             "argv": [role.entrypoint, *filled.args],
-            "env": {**inherited, **told, **filled.env},
+            "env": {**inherited, **given, **filled.env},
             "cwd": image,
         }
 

@@ -37,7 +37,7 @@ class LeavesThePeersAlone(Threads):
 
 @caught_by("test_a_failed_replica_ends_its_peers[obedient]")
 class SaysThatStoppedPeersFailed(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         if replica.state is AppState.CANCELLED:
             replica.state = AppState.FAILED
 
@@ -116,10 +116,10 @@ class CancelsInWordsOnly(ChangesWhatIsTold):
     timeout_s = 4
 
     def _cancel_existing(self, app_id: str) -> None:
-        (self._dir(app_id) / "said").touch()
+        (self._dir(app_id) / "reported").touch()
 
     def reported(self, found: DescribeAppResponse) -> None:
-        if (self.root / found.app_id / "said").exists():
+        if (self.root / found.app_id / "reported").exists():
             found.state = AppState.CANCELLED
             for role in found.roles_statuses:
                 for replica in role.replicas:
@@ -343,12 +343,12 @@ class OneUnknownAppHidesAll(Threads):
 class GoesBackFromTheEnd(ChangesWhatIsTold):
     """Reads the process list and the record one after the other."""
 
-    looks: ClassVar[int] = 0
+    polls: ClassVar[int] = 0
 
     def reported(self, found: DescribeAppResponse) -> None:
         if is_terminal(found.state):
-            GoesBackFromTheEnd.looks += 1
-            if self.looks % 10 == 9:
+            GoesBackFromTheEnd.polls += 1
+            if self.polls % 10 == 9:
                 found.state = AppState.RUNNING
 
 

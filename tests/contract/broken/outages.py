@@ -191,11 +191,11 @@ class SaysNoSuchAppWhenLost(_TellsOfTheLost):
 class SaysFailedFirstWhenLost(_TellsOfTheLost):
     """Reports a missing program as failed, and corrects that at the next poll."""
 
-    looks = 0
+    polls = 0
 
     def reported(self, app_id: str) -> DescribeAppResponse:
-        self.looks += 1
-        return DescribeAppResponse(app_id, AppState.FAILED if self.looks == 1 else AppState.UNKNOWN)
+        self.polls += 1
+        return DescribeAppResponse(app_id, AppState.FAILED if self.polls == 1 else AppState.UNKNOWN)
 
 
 @caught_by(LOST)

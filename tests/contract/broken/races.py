@@ -95,7 +95,9 @@ class _Attempt(AppThread):
 def published(app_dir: Path, state: dict[str, Any]) -> None:
     """Write the state of the app atomically, because several processes may write at the same time."""
     part = app_dir / f"state.{uuid.uuid4().hex}"
-    replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in state["replicas"]]
+    replicas = [
+        {key: value for key, value in replica.items() if key != "signalled_at"} for replica in state["replicas"]
+    ]
     part.write_text(json.dumps({**state, "replicas": replicas}))
     part.replace(app_dir / "state.json")
 

@@ -66,9 +66,9 @@ class ChangesReplicas(ChangesWhatIsTold):
     def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles_statuses:
             for replica in role.replicas:
-                self.told_of(replica)
+                self.change_report(replica)
 
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         raise NotImplementedError
 
 
@@ -122,26 +122,26 @@ class RunsRolesOneAfterTheOther(Threads):
 
 @caught_by("test_start_and_end_of_a_replica_are_reported[3]")
 class TellsNoTimes(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         replica.start_time = replica.end_time = None
 
 
 @caught_by("test_start_and_end_of_a_replica_are_reported[0]")
 class TellsTheEndOfFailuresOnly(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         if replica.exit_code == 0:
             replica.end_time = None
 
 
 @caught_by("test_one_role_runs_to_its_end", "test_exit_code_is_reported[7]", "test_signal_is_reported[KILL-137]")
 class ForgetsExitCodes(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         replica.exit_code = None
 
 
 @caught_by("test_exit_code_is_reported[7]", "test_exit_code_is_reported[255]")
 class TellsEveryFailureAs1(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         replica.exit_code = replica.exit_code and 1
 
 
@@ -159,7 +159,7 @@ class ForgetsNotes(ChangesWhatIsTold):
 
 @caught_by("test_signal_is_reported[TERM-143]", "test_signal_is_reported[KILL-137]")
 class TellsSignalsAsPythonDoes(ChangesReplicas):
-    def told_of(self, replica: ReplicaStatus) -> None:
+    def change_report(self, replica: ReplicaStatus) -> None:
         if replica.exit_code and replica.exit_code > 128:
             replica.exit_code = 128 - replica.exit_code
 
@@ -612,8 +612,8 @@ class ChangesRoles(Local):
 
 
 @caught_by(
-    "test_replica_retries_restart_that_replica_exactly_so_often[1]",
-    "test_application_retries_restart_all_roles_exactly_so_often[1]",
+    "test_replica_retries_restart_that_replica_exactly_as_often[1]",
+    "test_application_retries_restart_all_roles_exactly_as_often[1]",
     "test_retries_are_exact_with_many_observers[REPLICA]",
     "test_retries_are_exact_with_many_observers[APPLICATION]",
 )
@@ -623,8 +623,8 @@ class RetriesOnceTooOften(ChangesRoles):
 
 
 @caught_by(
-    "test_replica_retries_restart_that_replica_exactly_so_often[1]",
-    "test_application_retries_restart_all_roles_exactly_so_often[1]",
+    "test_replica_retries_restart_that_replica_exactly_as_often[1]",
+    "test_application_retries_restart_all_roles_exactly_as_often[1]",
     "test_a_retry_that_succeeds_makes_the_app_succeed",
     "test_peers_with_different_policies_keep_their_own_count",
 )
@@ -633,13 +633,13 @@ class RetriesNothing(ChangesRoles):
         return dataclasses.replace(role, max_retries=0)
 
 
-@caught_by("test_replica_retries_restart_that_replica_exactly_so_often[1]")
+@caught_by("test_replica_retries_restart_that_replica_exactly_as_often[1]")
 class RestartsTheAppForAReplica(ChangesRoles):
     def changed(self, role: Any) -> Any:
         return dataclasses.replace(role, policy="APPLICATION")
 
 
-@caught_by("test_application_retries_restart_all_roles_exactly_so_often[1]")
+@caught_by("test_application_retries_restart_all_roles_exactly_as_often[1]")
 class RestartsTheReplicaAlone(ChangesRoles):
     def changed(self, role: Any) -> Any:
         return dataclasses.replace(role, policy="REPLICA")
@@ -676,14 +676,14 @@ class ForgetsToCountRestarts(Local):
 
 @caught_by("test_cancel_ends_the_retries")
 class SaysCancelledAndGoesOn(Local):
-    said: ClassVar[set[str]] = set()
+    cancelled: ClassVar[set[str]] = set()
 
     def _cancel_existing(self, app_id: str) -> None:
-        self.said.add(app_id)
+        self.cancelled.add(app_id)
 
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         for app_id, response in found.items():
-            if response and app_id in self.said:
+            if response and app_id in self.cancelled:
                 response.state = AppState.CANCELLED
         return found

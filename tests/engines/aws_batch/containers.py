@@ -58,7 +58,7 @@ class Attempt:
 class Idle:
     """Replaces the container in measures with a thousand jobs, which a test machine cannot run: it only waits.
 
-    It prints one line, and ends when it is stopped, or `Server.control` says so.
+    It prints one line, and ends when it is stopped, or by `Server.control`.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from tests.engines.docker.daemon import EngineError
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.engines.docker", description=__doc__)
     commands = {
-        "status": "say which engine the tests would use",
+        "status": "show the engine that the tests would use",
         "start": "use the engine that answers, else install and start one of our own (root)",
         "images": "build the images of the tests, also the one of the example",
         "clean": "remove the containers, networks and volumes of all apps, whoever launched them",

@@ -38,9 +38,9 @@ def test_python_has_its_library_and_the_example(docker_engine):
         "print(sys.executable, sys.getfilesystemencoding(), sorted(p.name for p in pathlib.Path('/').glob('launch_*')))"
     )
 
-    told = run(docker_engine, docker_engine.python_image(), "python3", "-c", program)
+    output = run(docker_engine, docker_engine.python_image(), "python3", "-c", program)
 
-    assert told == "/usr/bin/python3 utf-8 ['launch_wordcount.md', 'launch_wordcount.py']\n"
+    assert output == "/usr/bin/python3 utf-8 ['launch_wordcount.md', 'launch_wordcount.py']\n"
 
 
 def test_an_image_is_built_once(docker_engine):

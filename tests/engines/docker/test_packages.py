@@ -46,10 +46,10 @@ def test_services_stay_off_until_the_last_of_two_is_done(run):
 def test_what_a_killed_one_left_is_removed(run):
     """Otherwise services of the host could not start any more."""
     one = INSTALL.format("nosuch='one'")
-    told = run(
+    output = run(
         f"{one}; ls /usr/sbin; touch /usr/sbin/again; {one}", apt="[ -e /usr/sbin/again ] || { kill -9 $PPID; exit; }"
     )
-    assert told == ["one", "off", "one", "off", "off", "policy-rc.d\nagain"]
+    assert output == ["one", "off", "one", "off", "off", "policy-rc.d\nagain"]
 
 
 def test_that_of_the_host_stays(run):

@@ -26,14 +26,14 @@ class KubernetesProxy(FaultProxy):
 
     def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
         with config.new_client_from_config(str(kubeconfig)) as client:
-            told = client.configuration
-            parts = urlsplit(told.host)
-            tls = ssl.create_default_context(cafile=told.ssl_ca_cert)
-            if not told.verify_ssl:
+            settings = client.configuration
+            parts = urlsplit(settings.host)
+            tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+            if not settings.verify_ssl:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-            if told.cert_file:
-                tls.load_cert_chain(told.cert_file, told.key_file)
-            headers = {one["key"]: one["value"] for one in told.auth_settings().values() if one["in"] == "header"}
+            if settings.cert_file:
+                tls.load_cert_chain(settings.cert_file, settings.key_file)
+            headers = {one["key"]: one["value"] for one in settings.auth_settings().values() if one["in"] == "header"}
         self._namespace = namespace
         self._folder = contextlib.ExitStack()
         port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -70,10 +70,10 @@ def test_replicas_reach_the_first_one_by_name(kubernetes_engine, kubernetes_name
     script = """
         if [ $INDEX = 0 ]; then echo met | nc -l -p 7000; exit; fi
         for i in $(seq 100); do
-            nc -w 2 meet-0.meet.$0.svc.cluster.local 7000 </dev/null >/tmp/said 2>/dev/null && [ -s /tmp/said ] && break
+            nc -w 2 meet-0.meet.$0.svc.cluster.local 7000 </dev/null >/tmp/out 2>/dev/null && [ -s /tmp/out ] && break
             sleep 0.3
         done
-        cat /tmp/said
+        cat /tmp/out
     """.replace("$0", namespace)
     batch = k8s.BatchV1Api(client)
     batch.create_namespaced_job(
@@ -94,8 +94,8 @@ def test_the_python_image_runs(kubernetes_engine, kubernetes_namespace):
 
     until(lambda: finished(batch, "python", kubernetes_namespace), 120, "the Job does not end")
 
-    said = logs(kubernetes_engine.client, "python", kubernetes_namespace)
-    assert said == {"0": "['launch_wordcount.md', 'launch_wordcount.py']\n"}
+    output = logs(kubernetes_engine.client, "python", kubernetes_namespace)
+    assert output == {"0": "['launch_wordcount.md', 'launch_wordcount.py']\n"}
 
 
 def test_a_limited_user_may_do_what_its_rules_show(kubernetes_engine, kubernetes_make_namespace):

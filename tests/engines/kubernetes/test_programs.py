@@ -51,14 +51,14 @@ def build(checkout, tmp_path):
 
 def test_two_sessions_build_once(build, tmp_path):
     """The second process waits, and finds all programs."""
-    told = [one.communicate() for one in [build(), build()]]
+    output = [one.communicate() for one in [build(), build()]]
 
-    found = {Path(line) for line in told[0][0].splitlines()}
-    assert {one.name for one in found} == PROGRAMS, told
+    found = {Path(line) for line in output[0][0].splitlines()}
+    assert {one.name for one in found} == PROGRAMS, output
     assert {one.read_text() for one in found} == {"built\n"}
-    assert told[0][0] == told[1][0]
+    assert output[0][0] == output[1][0]
     assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
-    said = "".join(text for _, text in told).splitlines()
+    said = "".join(text for _, text in output).splitlines()
     assert sorted(line.split(" (")[0] for line in said) == [
         *("building coredns 1.15.0", "building kubernetes 1.36.3", "building kueue 0.15.0")
     ]
@@ -82,10 +82,10 @@ def test_a_session_leaves_what_it_builds_in_the_background_behind(build, tmp_pat
         build=f'while [ ! -e {go_on} ]; do sleep 0.05; done; echo built > "$2"', how=["-W", "always", "-c", code]
     )
 
-    told = session.communicate()
+    output = session.communicate()
     go_on.touch()
 
-    assert told == ("", "")
+    assert output == ("", "")
     until(lambda: [*(tmp_path / "cache").rglob("kueue-0*/kueue")])
 
 

@@ -12,7 +12,7 @@ from tests.engines.slurm import engine
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.engines.slurm", description=__doc__)
     commands = {
-        "status": "say how the cluster of the tests is reached",
+        "status": "show how to reach the cluster of the tests",
         "start": "install what is missing and start the cluster (root, Debian)",
         "stop": "stop it, and remove its data",
     }
