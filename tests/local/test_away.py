@@ -238,7 +238,7 @@ def test_state_never_goes_back(apps: Apps, root: Root, monkeypatch: pytest.Monke
 
 
 def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: Root) -> None:
-    """It says that there is no such app; who believes that starts a second copy, or never cancels the first."""
+    """It would report that the app does not exist, so the caller would start a second copy, or cancel nothing."""
     app_id = apps.start(sh("echo up; exec sleep 332"), grace_s=0.3, app_id="same")
     until(is_running(apps, app_id))
     cursor = apps.scheduler.read_logs(app_id, "main", 0).cursor
