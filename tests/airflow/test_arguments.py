@@ -52,7 +52,7 @@ def test_the_sensor_refuses_it(wrong, message) -> None:
 
 
 @pytest.mark.parametrize("right", [{"skip_on_exit_code": 3}, {"skip_on_exit_code": range(1, 3)}, {"log_roles": ()}])
-def test_it_takes_what_is_right(right) -> None:
+def test_valid_arguments_are_accepted(right) -> None:
     launch(sh("true"), **right)
 
 

@@ -88,7 +88,7 @@ def test_a_record_survives_the_store() -> None:
     "value",
     [None, 3, "x", {}, {**dataclasses.asdict(RECORD), "attempt": "0"}, {**dataclasses.asdict(RECORD), "state": "?"}],
 )
-def test_what_a_user_wrote_into_the_store_is_no_record(value) -> None:
+def test_an_edited_store_has_no_valid_record(value) -> None:
     assert Record.from_json(value) is None
 
 

@@ -34,7 +34,7 @@ def printed(task: Any, api: FakeExecutionApi) -> Any:
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_macros_are_not_applied_to_what_a_template_brings_in(as_dict: bool) -> None:
+def test_macros_are_not_applied_to_text_from_templates(as_dict: bool) -> None:
     args = ["{{ params.data }}", f"{macros.replica_id} {{{{ params.data }}}} $$ {{{{ [params.data] }}}}"]
     app = AppDef("app", [role(*args, A=f"{macros.replica_id} {{{{ params.data }}}}")])
     with DAG("test_dag", schedule=None, params={"data": DATA}):

@@ -103,7 +103,7 @@ def test_a_task_that_keeps_its_app_has_no_thread():
     assert threading.active_count() == before
 
 
-def test_what_the_client_raised_is_kept_for_the_task(make_thread):
+def test_the_error_of_the_client_is_kept_for_the_task(make_thread):
     def refuse():
         raise PermissionError("no access")
 

@@ -53,7 +53,7 @@ async def _trigger(number: int) -> None:
         raise
 
 
-def test_a_stop_during_a_checkpoint_loses_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_during_a_checkpoint_loses_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """The triggerer gives up its open requests first, so that some triggers hear twice of its end."""
     supervisor = SlowSupervisor()
 

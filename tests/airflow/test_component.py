@@ -64,7 +64,7 @@ def lines_of(ran):
         ("utils.sh", {"args": ["echo", "{{ run_id }}"], "env": {"A": "{{ ds_nodash | default('d') }}"}}, ["test_run"]),
     ],
 )
-def test_the_component_is_called_with_what_the_templates_give(component, arguments, lines):
+def test_the_component_is_called_with_rendered_arguments(component, arguments, lines):
     api = FakeExecutionApi()
 
     ran = run_task(task_of(component, arguments), api)
@@ -110,7 +110,7 @@ def test_one_component_with_many_arguments():
     assert "did you mean 'msg'?" in str(ran[2].error)
 
 
-def test_a_path_begins_at_the_dag_file(tmp_path, file):
+def test_a_path_is_relative_to_the_dag_file(tmp_path, file):
     dag_file = tmp_path / "dag.py"
     dag_file.write_text(
         textwrap.dedent("""
@@ -169,7 +169,7 @@ def test_a_component_is_called_at_parse_time_only_without_templates(file):
         ("FILE:train", {"words": "{{ ds }}", "n": True}, "'n' must be int"),
     ],
 )
-def test_what_is_wrong_is_reported_when_the_dag_is_parsed(component, arguments, text, file):
+def test_errors_are_reported_when_the_dag_is_parsed(component, arguments, text, file):
     with pytest.raises(InvalidAppError) as caught:
         task_of(component.replace("FILE", file), arguments)
 
@@ -197,7 +197,7 @@ def test_an_app_or_a_component_is_given(arguments, text):
         LaunchAppOperator(task_id="t", **arguments)
 
 
-def test_what_templates_make_wrong_ends_the_task_without_retries():
+def test_errors_of_rendered_arguments_end_the_task_without_retries():
     api = FakeExecutionApi(retries=3)
 
     ran = run_task(task_of("utils.echo", {"num_replicas": "{{ run_id }}"}), api)

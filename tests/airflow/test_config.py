@@ -32,7 +32,7 @@ def reads() -> list[tuple[str, str, ast.expr | None]]:
     return [read for read in found if read[0] in KINDS]
 
 
-def test_what_is_read_is_declared_and_what_is_declared_is_read() -> None:
+def test_options_that_are_read_are_declared_and_vice_versa() -> None:
     assert {name for _, name, _ in reads()} == set(DECLARED)
 
 

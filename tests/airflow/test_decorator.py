@@ -34,7 +34,7 @@ def test_airflow_finds_it_and_its_own_decorators() -> None:
 
 
 @pytest.mark.parametrize("form", [lambda app: app, app_to_dict])
-def test_what_the_function_returns_is_launched(form) -> None:
+def test_the_returned_app_is_launched(form) -> None:
     api = FakeExecutionApi()
 
     with a_dag():
@@ -178,7 +178,7 @@ def test_the_task_after_it_gets_the_result() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "app", [echo("x")], {"name": "a"}, AppDef("no-roles")])
-def test_what_is_no_app_ends_the_task_without_retries(value) -> None:
+def test_an_invalid_app_ends_the_task_without_retries(value) -> None:
     def train():
         return value
 
@@ -198,7 +198,7 @@ def test_an_error_of_the_function_is_the_error_of_the_task() -> None:
     assert (ran.state, str(ran.error)) == ("up_for_retry", "no data")
 
 
-def test_what_cannot_be_is_refused_when_the_dag_is_read() -> None:
+def test_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:
     async def later():
         return echo("x")
 

@@ -91,7 +91,7 @@ def test_where_the_log_of_a_triggerer_is_lost_the_worker_writes_all_of_it(
     assert shown == 2 * [f"[worker/0] line {n}" for n in (1, 2, 3)]
 
 
-def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_between_processes_is_plain_json_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeExecutionApi()
     ran = run_task(launch(sh(WAIT, env={"API_TOKEN": "hush"}), deferrable=True), api)
     assert isinstance(ran.msg, DeferTask)
@@ -109,7 +109,7 @@ def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytes
     assert again.serialize() == (classpath, kwargs)
 
 
-def test_a_failed_app_fails_the_deferred_task_with_the_same_words() -> None:
+def test_a_failed_app_fails_the_deferred_task_with_the_same_message() -> None:
     script = "echo why; sleep 0.5; exit 3"
     errors = [
         re.sub("test-dag-t-\\w+", "", str(run_to_end(launch(sh(script), deferrable=mode), FakeExecutionApi())[0].error))
@@ -198,7 +198,7 @@ def test_the_end_of_the_triggerer_cancels_nothing(monkeypatch: pytest.MonkeyPatc
     _end(trigger)
 
 
-def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_while_the_end_is_stored_keeps_the_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the next trigger would show all lines since the last checkpoint once more."""
     noting = threading.Event()
     kept: list[FollowProgress] = []
@@ -240,7 +240,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> list[FollowProgress]:
     return kept
 
 
-def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: list[FollowProgress]) -> None:
+def test_a_duration_continues_in_another_trigger_even_if_nothing_is_shown(store: list[FollowProgress]) -> None:
     handle = launched("sleep 30", grace_s=1)
     kwargs = {"timeout_s": 4.0, "log_roles": [], "cancels_at_deadline": False}
     assert run_trigger(AppStatusTrigger(handle, **kwargs), cancel_after=2.0) == []
@@ -252,7 +252,7 @@ def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: l
     assert len({progress.deadline for progress in store}) == 1
 
 
-def test_what_was_reported_is_not_reported_again_by_another_trigger(
+def test_reports_are_not_repeated_by_another_trigger(
     store: list[FollowProgress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its last words stand in the error, whoever has shown them."""
@@ -315,7 +315,7 @@ def test_a_trigger_that_has_fired_ends_nothing(engine, api, monkeypatch: pytest.
     assert engine.cancelled == []
 
 
-def test_the_scheduler_of_a_connection_stays_open_for_who_is_left(engine, api) -> None:
+def test_the_scheduler_of_a_connection_stays_open_for_other_users(engine, api) -> None:
     shared, again = hub().join("cluster"), hub().join("cluster")
     scheduler = shared.scheduler
     hub().leave(again)
@@ -327,7 +327,7 @@ def test_the_scheduler_of_a_connection_stays_open_for_who_is_left(engine, api) -
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_begins_anew() -> None:
+def test_a_forked_process_starts_with_a_new_hub() -> None:
     """The threads of a hub stay in the process that has started them."""
     before = hub()
     read_fd, write_fd = os.pipe()
@@ -383,7 +383,7 @@ def test_a_deferred_sensor_shows_the_log_and_ends_as_the_app_does() -> None:
     assert [line for line in ran.lines if line.startswith("[worker/0]")] == [f"[worker/0] line {n}" for n in (1, 2, 3)]
 
 
-def test_what_a_deferred_sensor_shows_from_now_on_is_not_lost_with_the_log_of_its_triggerer(
+def test_lines_of_a_deferred_sensor_are_not_lost_with_the_log_of_its_triggerer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_LOGS_LAST", "False")

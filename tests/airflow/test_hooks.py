@@ -88,7 +88,7 @@ def test_a_uri_connection_works(monkeypatch) -> None:
         ({"conn_type": "launch", "extra": {"scheduler": "x", "cfg": "y"}}, "cfg"),
     ],
 )
-def test_what_is_wrong_in_a_connection_is_named(define, fields, message) -> None:
+def test_errors_in_a_connection_are_named(define, fields, message) -> None:
     with pytest.raises(InvalidAppError, match=message):
         define(**fields).options  # noqa: B018 - the reading is the act
 
@@ -133,7 +133,7 @@ def test_cfg_wins_over_the_connection(define) -> None:
         ({"grace": 1}, "cfg of the task: unknown option 'grace'; did you mean 'grace_s'?"),
     ],
 )
-def test_what_is_wrong_in_cfg_is_reported_of_the_task(define, cfg, text) -> None:
+def test_errors_in_cfg_are_reported_as_errors_of_the_task(define, cfg, text) -> None:
     with pytest.raises(InvalidRunConfigException) as caught:
         define(extra={"grace_s": 1}).merged_cfg(cfg)
 
@@ -142,7 +142,7 @@ def test_what_is_wrong_in_cfg_is_reported_of_the_task(define, cfg, text) -> None
     assert caught.value.__suppress_context__
 
 
-def test_the_connection_test_shows_what_was_checked(define, tmp_path) -> None:
+def test_the_connection_test_names_its_checks(define, tmp_path) -> None:
     is_fine, text = define(extra={"root": str(tmp_path)}).test_connection()
 
     assert is_fine
@@ -150,7 +150,7 @@ def test_the_connection_test_shows_what_was_checked(define, tmp_path) -> None:
     assert "extras are valid" in text
 
 
-def test_the_connection_test_shows_what_is_wrong(define) -> None:
+def test_the_connection_test_shows_errors(define) -> None:
     is_fine, text = define(extra={"rooot": "x"}).test_connection()
 
     assert not is_fine
@@ -171,7 +171,7 @@ def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
     assert hook_class(**{hook_class.conn_name_attr: "temporary"}).conn_type == conn_type
 
 
-def test_what_reaches_a_docker_engine_is_kept_apart_from_how_apps_run(define) -> None:
+def test_options_of_the_docker_engine_are_separate_from_launch_options(define) -> None:
     tls = {"host": "tcp://h:2376", "tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
     options = define("launch_docker", extra={**tls, "tls_verify": False, "pull": "never", "user": None}).options
 
@@ -182,7 +182,7 @@ def test_what_reaches_a_docker_engine_is_kept_apart_from_how_apps_run(define) ->
     assert options.cfg == {"pull": "never"}
 
 
-def test_a_registry_password_does_not_name_the_place_and_is_masked(define) -> None:
+def test_a_registry_password_is_masked_and_not_in_the_identity(define) -> None:
     options = define("launch_docker", extra={"host": "tcp://h:1", "registry_password": "hunter2hunter2"}).options
 
     assert options.identity == "docker host=tcp://h:1"
@@ -233,7 +233,7 @@ def test_the_docker_test_works_on_an_engine_without_images(define) -> None:
         ({"hots": "x"}, "host"),
     ],
 )
-def test_the_docker_test_shows_what_is_wrong(define, monkeypatch, extra, message) -> None:
+def test_the_docker_test_shows_errors(define, monkeypatch, extra, message) -> None:
     monkeypatch.setitem(sys.modules, "paramiko", None)
     is_fine, text = define("launch_docker", extra=extra).test_connection()
 

@@ -71,7 +71,7 @@ def hostile(engine):
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("is_sensor", [False, True])
-def test_what_an_engine_reports_is_stored_whatever_it_is(api, hostile, is_sensor: bool, deferrable: bool) -> None:
+def test_any_text_of_an_engine_can_be_stored(api, hostile, is_sensor: bool, deferrable: bool) -> None:
     task = launch(sh("true"), launch_conn_id="cluster", deferrable=deferrable, defer_after_s=0.5)
     if is_sensor:
         run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
@@ -116,7 +116,7 @@ def test_a_result_with_a_key_of_airflow_fails_the_task_for_good(is_sensor: bool,
     assert f"the key {key!r} in a[0], which Airflow reserves" in str(ran.error)
 
 
-def test_a_scheduler_of_others_hands_back_no_such_key(engine, api) -> None:
+def test_a_plug_in_cannot_return_a_reserved_key(engine, api) -> None:
     def finish(app_id: str) -> None:
         threading.Timer(
             0.3, lambda: (engine.result(app_id, {"__id__": 1}), engine.state(app_id, AppState.SUCCEEDED))

@@ -96,7 +96,7 @@ def test_tasks_that_end_together_leave_nothing_alive(
 
 
 @pytest.mark.parametrize("state", ["deferred", None, "scheduled"])
-def test_tasks_that_go_on_keep_their_apps(
+def test_tasks_that_continue_keep_their_apps(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     """Triggers that move to another triggerer are ended in the same way; after a clear the next try decides."""
@@ -119,7 +119,7 @@ def test_a_kill_waits_for_airflow_to_answer_again(
     assert sorted(engine.cancelled) == ["app-0", "app-1", "app-2"]
 
 
-def test_what_could_not_be_cancelled_is_in_the_log(
+def test_an_app_that_could_not_be_cancelled_is_in_the_log(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow(monkeypatch, "failed", failures=1000)
@@ -134,7 +134,7 @@ def test_what_could_not_be_cancelled_is_in_the_log(
     assert "app fake://cluster/app-0 could not be cancelled: Airflow did not answer" in rendered(error)
 
 
-def test_a_trigger_that_is_ended_before_it_begins_cancels_its_app(
+def test_a_trigger_that_is_ended_before_it_starts_cancels_its_app(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Airflow(monkeypatch, "failed")

@@ -30,7 +30,7 @@ def define(monkeypatch):
 
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
-def test_every_connection_can_limit_what_tasks_ask_for(backend) -> None:
+def test_every_connection_can_limit_options_of_tasks(backend) -> None:
     options = {item.name for item in dataclasses.fields(backend.connection_options())}
 
     assert {"locked", "max_time_limit_s"} <= options
@@ -46,7 +46,7 @@ def test_a_locked_option_is_not_overruled(define) -> None:
             hook.merged_cfg(cfg)
 
 
-def test_an_overlay_does_not_reach_past_what_is_locked(define) -> None:
+def test_an_overlay_does_not_override_locked_options(define) -> None:
     overlay = {"pod": {"hostNetwork": True}}
     hook = define("launch_kubernetes", security="restricted", locked=["security"], overlay={"pod": {"nodeName": "n"}})
 
@@ -56,7 +56,7 @@ def test_an_overlay_does_not_reach_past_what_is_locked(define) -> None:
     assert define("launch_kubernetes").merged_cfg({"overlay": overlay})["overlay"] == overlay
 
 
-def test_what_is_no_option_cannot_be_locked(define) -> None:
+def test_only_options_can_be_locked(define) -> None:
     """A misspelt name would lock nothing, and nobody would see it."""
     with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is not an option of 'docker'"):
         define("launch_docker", locked=["privilegd"]).merged_cfg({})
@@ -72,7 +72,7 @@ def test_a_locked_time_limit_holds_against_the_operator(monkeypatch, api, tmp_pa
     assert run_task(launch(sh("true"), launch_conn_id="c"), api).state == "success"
 
 
-def test_an_overlay_in_a_role_does_not_reach_past_what_is_locked(monkeypatch, api) -> None:
+def test_an_overlay_in_a_role_does_not_override_locked_options(monkeypatch, api) -> None:
     extra = {"user": "1000", "locked": ["user"], "host": "unix:///no/such.sock"}
     monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_docker", "extra": extra}))
     app = AppDef("a", [Role("w", "image", entrypoint="true", metadata={"docker": {"privileged": True}})])

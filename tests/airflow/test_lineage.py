@@ -89,7 +89,7 @@ def test_every_role_learns_of_its_parents(lineage, engine, api) -> None:
         assert re.fullmatch(rf"team\$\$1/test_dag/{UUID}", env[LINEAGE_ROOT_PARENT])
 
 
-def test_what_a_role_sets_itself_stays(lineage, engine, api) -> None:
+def test_variables_that_a_role_sets_itself_stay(lineage, engine, api) -> None:
     role = sh("true", env={LINEAGE_PARENT: "mine"})
 
     run_task(on_cluster(role), api)
@@ -134,7 +134,7 @@ def test_an_operator_that_is_left_out_adds_nothing(engine, api, monkeypatch) -> 
     assert LINEAGE_PARENT not in envs(engine)[0]
 
 
-def test_a_provider_that_fails_is_reported_and_keeps_no_app_from_running(engine, api, monkeypatch) -> None:
+def test_a_provider_that_fails_is_reported_and_the_app_runs(engine, api, monkeypatch) -> None:
     stand_in(monkeypatch).fails = True
 
     ran = run_task(on_cluster(), api)

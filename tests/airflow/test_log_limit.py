@@ -67,7 +67,7 @@ def test_without_a_limit_all_is_shown() -> None:
     assert LogLimit(None).admit("r/0", [line("x" * 100)] * 100) == 100
 
 
-def test_the_next_part_of_a_task_goes_on_counting() -> None:
+def test_the_next_part_of_a_task_continues_counting() -> None:
     first = LogLimit(20)
     assert first.admit("r/0", [line("123456789\n")]) == 1
     assert LogLimit(20, first.shown_bytes).admit("r/0", [line("1\n")]) == 0
@@ -75,7 +75,7 @@ def test_the_next_part_of_a_task_goes_on_counting() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1000", True])
-def test_what_is_no_number_of_bytes_is_refused(value: object) -> None:
+def test_an_invalid_number_of_bytes_is_refused(value: object) -> None:
     with pytest.raises(Exception, match="max_log_bytes") as operator, a_dag():
         LaunchAppOperator(task_id="t", app=None, max_log_bytes=value)  # type: ignore[arg-type]
     with pytest.raises(InvalidAppError, match="max_log_bytes"), a_dag():
@@ -91,7 +91,7 @@ def test_a_short_log_is_shown_whole(deferrable: bool) -> None:
     assert [text for text in ran.lines if text.startswith("[")] == FIRST[:20]
 
 
-def test_a_failure_still_has_its_last_words() -> None:
+def test_a_failure_still_has_its_last_lines() -> None:
     ran, _ = run_to_end(
         launch(sh("seq 1 1000; echo no luck; exit 3"), max_log_bytes=200, deferrable=True), FakeExecutionApi()
     )

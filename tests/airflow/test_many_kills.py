@@ -211,7 +211,7 @@ def test_apps_are_cancelled_before_their_triggers_stop_to_follow(
     assert alive(engine, app_ids) == set()
 
 
-def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_started(
+def test_a_triggerer_that_is_stopped_meanwhile_finishes_its_cancels(
     engine: Any, app_ids: list[str], states: States
 ) -> None:
     def before() -> None:
@@ -251,7 +251,7 @@ def test_a_trigger_whose_app_is_left_alone_asks_nothing(
     assert engine.cancelled == []
 
 
-def test_a_connection_that_hangs_delays_no_cancel_at_another() -> None:
+def test_a_connection_that_hangs_does_not_delay_cancels_at_others() -> None:
     """Each of its cancels holds a thread until its engine answers."""
     hangs, ran = threading.Event(), threading.Event()
     helpers = Helpers("launch-kills", 2)
@@ -305,7 +305,7 @@ def test_apps_of_another_connection_are_cancelled_while_one_hangs(
         end.result(60)
 
 
-def test_what_could_not_be_ended_stands_in_the_log(
+def test_an_app_that_could_not_be_ended_is_logged(
     engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_self: FakeScheduler, _app_id: str) -> None:

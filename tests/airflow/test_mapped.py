@@ -94,7 +94,7 @@ def test_apps_of_another_task_are_data() -> None:
 
 
 @pytest.mark.parametrize("where", ["partial", "expand", "expand_kwargs"])
-def test_a_task_runs_after_those_whose_output_stands_in_an_app(where: str) -> None:
+def test_a_task_runs_after_tasks_whose_output_is_in_its_app(where: str) -> None:
     """Airflow looks for them in lists and dicts, and not in objects."""
     with a_dag():
         maker = BaseOperator(task_id="maker")

@@ -147,7 +147,7 @@ def test_the_app_of_a_refused_deferral_counts(sent: Any, engine: FakeEngine, air
     assert sent.count(CANCELLED) == 1
 
 
-def test_an_app_that_does_not_begin_counts(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
+def test_an_app_that_does_not_start_counts(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
     engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.PENDING)
     run_task(launch(sh("sleep 60"), launch_conn_id="cluster", start_limit_s=0.5), api)
 

@@ -145,7 +145,7 @@ def test_a_wrong_choice_is_refused_when_the_dag_is_parsed() -> None:
         LaunchAppOperator(task_id="t", app=sh("true"), on_finish="never")
 
 
-def test_programs_sweep_what_tasks_have_left() -> None:
+def test_programs_sweep_apps_that_tasks_have_left() -> None:
     api = FakeExecutionApi()
     run_task(launch(sh("exit 3")), api)
     hook = LaunchHook.for_connection("launch_local_default")

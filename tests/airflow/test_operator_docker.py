@@ -161,7 +161,7 @@ def test_cfg_wins_over_the_extras(tasks) -> None:
     assert run_task(task, FakeExecutionApi()).logged("[worker/0] /etc nobody")
 
 
-def test_a_missing_image_shows_who_acts(tasks) -> None:
+def test_a_missing_image_names_the_fix(tasks) -> None:
     tasks.image = "launch-no-such-image:local"
     ran = run_task(tasks.launch(tasks.sh("true")), FakeExecutionApi())
 

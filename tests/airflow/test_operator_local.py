@@ -110,7 +110,7 @@ def test_the_error_shows_the_error_file_of_the_replica() -> None:
         ("x" * 5000, ["x" * 1000]),
     ],
 )
-def test_what_a_program_writes_about_its_failure_is_shown_in_bounds(written: str, shown: list[str]) -> None:
+def test_the_error_file_of_a_program_is_shown_within_limits(written: str, shown: list[str]) -> None:
     replica = ReplicaStatus(0, AppState.FAILED, "w", "", structured_error_msg=written, exit_code=1)
     response = DescribeAppResponse("id", AppState.FAILED, roles_statuses=[RoleStatus("w", [replica])])
     text = str(failure("local://s/id", response, {}))

@@ -60,7 +60,7 @@ def test_a_retry_after_a_failure_launches_the_next_app(engine, make_api, play) -
     assert api.store["launch"]["attempt"] == 1
 
 
-def test_a_retry_goes_on_with_an_app_that_lives(engine, make_api, play) -> None:
+def test_a_retry_continues_with_a_running_app(engine, make_api, play) -> None:
     api = make_api(retries=1)
     run_task(on_cluster(wait=False), api)
     play(AppState.SUCCEEDED)
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     assert api.store["launch"]["app_id"] == intents[0]["app_id"]
 
 
-def test_an_id_that_somebody_else_has_is_not_adopted(engine, make_api) -> None:
+def test_an_id_of_another_owner_is_not_adopted(engine, make_api) -> None:
     run_task(on_cluster("one", wait=False), make_api())
     ran = run_task(on_cluster("two", wait=False), make_api())
 
@@ -214,7 +214,7 @@ def test_a_clear_that_kills_a_task_with_leave_ends_its_app(engine, make_api) -> 
 @pytest.mark.parametrize(
     "error", [OSError("too many open files"), RuntimeError("a bug of a plug-in"), InvalidAppError("x")]
 )
-def test_an_error_that_reports_nothing_of_the_app_starts_no_second_one(engine, make_api, play, error) -> None:
+def test_an_error_that_does_not_concern_the_app_starts_no_second_one(engine, make_api, play, error) -> None:
     """The task fails, and the app may be running: the next try looks for it."""
     api = make_api(retries=1)
 
@@ -353,7 +353,7 @@ def test_a_kill_while_the_app_from_before_a_clear_is_searched_ends_it(engine, ma
     assert engine.started == 1
 
 
-def test_a_slow_answer_is_no_outage(engine, api, play) -> None:
+def test_a_slow_answer_is_not_an_outage(engine, api, play) -> None:
     """Who bears no outage at all still waits for answers."""
     play(AppState.SUCCEEDED)
     engine.on_describe = lambda _ids: time.sleep(0.2)
@@ -403,7 +403,7 @@ def test_an_outage_is_survived_and_reported_once(engine, api, play) -> None:
     assert sum("does not answer" in line for line in ran.lines) == 1
 
 
-def test_an_outage_that_is_too_long_fails_and_the_retry_goes_on(engine, make_api, play) -> None:
+def test_an_outage_that_is_too_long_fails_and_the_retry_continues(engine, make_api, play) -> None:
     api = make_api(retries=1)
     threading.Timer(0.3, engine.cut).start()
     started = time.monotonic()
@@ -427,7 +427,7 @@ def test_an_outage_that_is_too_long_fails_and_the_retry_goes_on(engine, make_api
         ({"time_limit_s": 5}, "time_limit_s"),
     ],
 )
-def test_what_is_wrong_for_good_is_not_tried_again(engine, make_api, kwargs, message) -> None:
+def test_a_permanent_error_is_not_retried(engine, make_api, kwargs, message) -> None:
     api = make_api(retries=3)
     role = [] if "app" in kwargs else [sh("true")]
     ran = run_task(launch(*role, launch_conn_id="cluster", **kwargs), api)

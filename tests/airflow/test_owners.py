@@ -36,7 +36,7 @@ def test_apps_are_found_by_dag_run_and_task() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "7", '{"other": 1}'])
-def test_a_label_that_is_none_of_ours_names_no_task(text: str | None) -> None:
+def test_a_foreign_label_names_no_task(text: str | None) -> None:
     assert owner_from(text) == {}
 
 

@@ -134,7 +134,7 @@ def test_an_argument_does_the_same_in_both_modes(case: Case, monkeypatch: pytest
     assert deferred is not False
 
 
-def test_what_shows_only_in_trouble_reaches_the_trigger() -> None:
+def test_rarely_used_options_reach_the_trigger() -> None:
     wanted = {"poll_interval_s": 7.0, "unavailable_for_s": 8.0, "logs_from": "now", "on_kill": "leave"}
     ran = run_task(launch_task(sh("sleep 2"), deferrable=True, **wanted), FakeExecutionApi())
     assert isinstance(ran.msg, DeferTask)

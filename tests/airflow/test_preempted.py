@@ -22,7 +22,7 @@ PRIORITY = "kueue.x-k8s.io/priority-class"
 
 
 @pytest.mark.parametrize("roles", [1, 2], ids=["one role", "a group"])
-def test_a_preemption_and_the_new_begin_are_in_the_log(kubernetes_engine, kubernetes_make_queue, monkeypatch, roles):
+def test_a_preemption_and_the_new_start_are_in_the_log(kubernetes_engine, kubernetes_make_queue, monkeypatch, roles):
     queue = kubernetes_make_queue(2)
     extra = {"kubeconfig_path": str(kubernetes_engine.kubeconfig), "namespace": queue.namespace}
     options = {"pull": "never", "security": "none", "grace_s": 0, "queue": "team"}

@@ -40,7 +40,7 @@ def is_private(module: str, name: str) -> bool:
     )
 
 
-def test_what_is_private_is_listed():
+def test_private_parts_are_listed():
     """Cure: add it to `PARTS`, so that it is known what a new Airflow may take away."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
@@ -54,14 +54,14 @@ def test_what_is_private_is_listed():
 
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PARTS.items() for name in names])
-def test_airflow_has_what_is_imported(module, name):
+def test_airflow_has_the_imported_parts(module, name):
     loaded = importlib.import_module(module)
 
     # A variable that is set where a task runs is only declared.
     assert hasattr(loaded, name) or name in loaded.__annotations__
 
 
-def test_airflow_has_what_is_used_of_it():
+def test_airflow_has_the_parts_that_are_used():
     from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
     from airflow.sdk.execution_time import task_runner
 

@@ -31,7 +31,7 @@ def test_many_roles_are_no_more_than_replicas() -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, -(10**400), "1", True, None])
-def test_what_is_no_time_is_none(value: object) -> None:
+def test_an_invalid_time_is_none(value: object) -> None:
     found = FollowProgress.from_json({"began": value, "deadline": value, "since": value})
 
     assert (found.began, found.deadline, found.since) == (None, None, None)

@@ -95,7 +95,7 @@ def test_the_form_shows_every_option_and_nothing_else(info) -> None:
     assert set(TYPES[info.connection_type]["conn-fields"]) == names
 
 
-def test_the_form_hides_what_is_typed_as_password() -> None:
+def test_the_form_hides_passwords() -> None:
     hidden = {
         name
         for item in TYPES.values()
@@ -174,7 +174,7 @@ def test_only_fields_that_airflow_can_hide_are_hidden(conn_type) -> None:
     assert set(behaviour["hidden-fields"]) <= {"description", "schema", "host", "port", "login", "password"}
 
 
-def test_importing_the_operator_brings_no_client_library() -> None:
+def test_importing_the_operator_imports_no_client_library() -> None:
     program = (
         "import airflow.sdk, sys; from airflow.sdk import BaseOperator, BaseSensorOperator; before = set(sys.modules)\n"
         "import airflow_provider_launch.operators.launch, airflow_provider_launch.sensors.launch\n"

@@ -77,7 +77,7 @@ def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
 
 
 @pytest.mark.parametrize("part", ["read", "turn", "checkpoint"])
-def test_an_error_of_one_app_stops_the_lines_of_no_other(
+def test_an_error_of_one_app_does_not_stop_the_lines_of_others(
     engine: FakeEngine, feeds: Any, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -107,7 +107,7 @@ def test_an_error_of_one_app_stops_the_lines_of_no_other(
     pump.remove(broken)
 
 
-def test_a_quiet_app_is_heard_beside_floods(engine: FakeEngine, feeds: Any) -> None:
+def test_a_quiet_app_is_shown_during_floods(engine: FakeEngine, feeds: Any) -> None:
     """One app that writes without end must not hide the one line of another."""
     pump = LogPump(200_000)
     floods = [feeds(f"flood-{n}") for n in range(5)]
@@ -147,7 +147,7 @@ def test_the_budget_holds_for_all_together(engine: FakeEngine, feeds: Any) -> No
     assert 0.3 * 100_000 < written < 1.8 * 100_000
 
 
-def test_what_the_pump_left_is_exactly_what_a_follower_adds(engine: FakeEngine, feeds: Any) -> None:
+def test_a_follower_adds_exactly_the_lines_that_the_pump_left(engine: FakeEngine, feeds: Any) -> None:
     """The trigger stops in the middle of what it has read, and the worker goes on from there."""
     texts = [f"{n}\n" for n in range(3_000)]
     seen: list[str] = []
@@ -307,7 +307,7 @@ def piece_feeds(engine: FakeEngine) -> Callable[..., tuple[Feed, PieceLog, str]]
     return make
 
 
-def test_a_long_line_delays_no_other_app(engine: FakeEngine, piece_feeds: Any) -> None:
+def test_a_long_line_does_not_delay_other_apps(engine: FakeEngine, piece_feeds: Any) -> None:
     """A program without line feeds writes lines of 16 MB; the others of the triggerer are heard all the same."""
     pump = LogPump(256 * 1024)
     engine.chunk_lines = 1
@@ -337,7 +337,7 @@ def test_a_long_line_delays_no_other_app(engine: FakeEngine, piece_feeds: Any) -
     assert left_s < 1.0
 
 
-def test_a_long_line_that_is_cut_off_goes_on_where_it_was(engine: FakeEngine, piece_feeds: Any) -> None:
+def test_a_long_line_that_is_interrupted_continues_where_it_stopped(engine: FakeEngine, piece_feeds: Any) -> None:
     """Each piece is written once, by whichever trigger, or by the worker."""
     text = "".join(chr(ord("a") + n % 26) * 1000 for n in range(2_000))
     feed, log, app_id = piece_feeds("cut")
@@ -387,7 +387,7 @@ class TaskRecorder:
         """Changes of state are of no interest here."""
 
 
-def test_while_much_is_held_only_who_brings_little_is_read(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
+def test_while_much_is_buffered_only_light_feeds_are_read(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
     """Memory does not grow with the logs, and no quiet app is silenced by it."""
     monkeypatch.setattr(module, "_HELD_BYTES", 1000)
     pump = LogPump(1.0)
@@ -408,7 +408,7 @@ def test_while_much_is_held_only_who_brings_little_is_read(engine: FakeEngine, f
     assert {feed for _, _, feed in pump._readable} == {heavy, quiet}
 
 
-def test_a_checkpoint_mutes_nobody_for_long(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
+def test_a_checkpoint_does_not_delay_lines_for_long(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
     """It waits until the supervisor has read all; one that is busy must not silence a quiet app meanwhile."""
     monkeypatch.setattr(module, "_CHECKPOINT_S", 0.2)
     monkeypatch.setattr(module, "log_bytes_unread", lambda: 1)

@@ -92,7 +92,7 @@ def test_apps_whose_task_is_over_are_cancelled_and_no_others(engine: FakeEngine,
     assert engine.cancelled == ["over"]
 
 
-def test_a_connection_that_hangs_delays_no_other(
+def test_a_connection_that_hangs_does_not_delay_others(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     driven = Driven({submit(engine, "over"): "failed"})
@@ -130,8 +130,7 @@ def test_each_cancel_is_one_warning(engine: FakeEngine, api: FakeExecutionApi, c
 
     (warning,) = [record for record in caplog.records if record.name == reconciler_module.__name__]
     assert warning.getMessage() == (
-        "fake://cluster/over has lost its task and is cancelled: "
-        "task over is failed for 20 s or more (DAG d, run r)"
+        "fake://cluster/over has lost its task and is cancelled: task over is failed for 20 s or more (DAG d, run r)"
     )
 
 
@@ -389,7 +388,7 @@ def owner_of_only(engine: FakeEngine) -> dict[str, str]:
     ("arguments", "policy"),
     [({"wait": False}, "leave"), ({"on_kill": "leave"}, "leave"), ({}, "cancel")],
 )
-def test_an_app_keeps_its_deployment_and_what_becomes_of_it(
+def test_an_app_stores_its_deployment_and_policy(
     engine: FakeEngine, airflow: Airflow, arguments: dict[str, Any], policy: str
 ) -> None:
     engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.SUCCEEDED)
@@ -429,7 +428,7 @@ def test_the_same_address_is_the_same_deployment(monkeypatch: Any) -> None:
     assert found == ["kept@http://one", "kept@http://one", "kept@http://two"]
 
 
-def test_deployment_and_policy_are_no_part_of_what_was_asked_for() -> None:
+def test_deployment_and_policy_are_not_part_of_the_spec_hash() -> None:
     """Else the first retry after an upgrade would be refused as another app."""
     app, owned = an_app(), an_app()
     owner = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
@@ -596,7 +595,7 @@ def test_an_argument_of_a_newer_version_is_ignored_with_a_warning() -> None:
     assert any("of_tomorrow" in str(entry) for entry in entries)
 
 
-def test_one_trigger_that_raises_stops_no_ticks_of_others() -> None:
+def test_a_trigger_that_raises_does_not_stop_ticks_of_others() -> None:
     import asyncio
 
     ticked: list[str] = []

@@ -53,19 +53,19 @@ def app(env: dict[str, str] | None = None, args: list[str] | None = None) -> App
         (app({"X": "plain", "USE_AUTH": "false", "PIN_PASS": "1234"}, ["--epochs=3"]), {}, set()),
     ],
 )
-def test_places_lead_to_the_values(given, copied, values) -> None:
+def test_locations_lead_to_the_values(given, copied, values) -> None:
     places = json.loads(json.dumps(places_of(given, copied)))
 
     assert not any(value in json.dumps(places) for value in values)
     assert hidden_values(given.roles, copied, places) == values
 
 
-def test_an_app_without_secrets_has_no_places() -> None:
+def test_an_app_without_secrets_has_no_locations() -> None:
     """Then a trigger asks nothing more."""
     assert places_of(app({"X": "1", "LAUNCH": "2"}, ["-v"]), {"main": {"PATH": "/bin"}}) == []
 
 
-def test_places_of_another_app_are_passed() -> None:
+def test_locations_of_another_app_are_ignored() -> None:
     """The app of an earlier try may be from before a change of the DAG."""
     places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]), {"main": {"A_TOKEN": "long-enough"}})
 

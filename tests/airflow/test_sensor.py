@@ -52,7 +52,7 @@ def test_it_waits_for_success_and_shows_the_log(engine, api, launched) -> None:
     assert api.xcoms["s", "return_value"] == {**xcom, "state": "SUCCEEDED"}
 
 
-def test_logs_from_now_skips_what_was_before(engine, api, launched) -> None:
+def test_logs_from_now_skips_older_lines(engine, api, launched) -> None:
     app_id, xcom = launched
     engine.write(app_id, "worker", 0, "early\n")
     threading.Timer(0.8, lambda: engine.write(app_id, "worker", 0, "late\n")).start()
@@ -84,7 +84,7 @@ def test_soft_fail_skips(engine, api, launched) -> None:
     assert run_task(sensor(xcom, soft_fail=True), api).state == "skipped"
 
 
-def test_reschedule_goes_on_with_the_log_where_it_was(engine, api, launched) -> None:
+def test_reschedule_continues_the_log_where_it_stopped(engine, api, launched) -> None:
     app_id, xcom = launched
     task = sensor(xcom, mode="reschedule", poke_interval=5)
     shown = []
@@ -149,7 +149,7 @@ def test_a_wrong_handle_is_not_tried_again(engine, make_api, handle) -> None:
     assert run_task(sensor(handle), make_api(retries=3)).state == "failed"
 
 
-def test_an_app_nobody_knows_fails(engine, api) -> None:
+def test_an_unknown_app_fails(engine, api) -> None:
     assert "unknown app" in str(run_task(sensor("fake://cluster/none"), api).error)
 
 
@@ -166,7 +166,7 @@ def test_broken_cursors_mean_the_start(packed) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 900 + "1" + "}" * 900, '{"a": 1e999}', '{"a": NaN}'])
-def test_cursors_that_no_log_has_mean_the_start(text: str) -> None:
+def test_unknown_cursors_mean_the_start(text: str) -> None:
     """Users can edit the store; a parser that recurses ended the task."""
     assert unpack(base64.b64encode(zlib.compress(text.encode(), 9)).decode()) == {}
 
@@ -215,7 +215,7 @@ def test_a_clear_of_another_task_repeats_no_line(engine, api, launched) -> None:
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_an_app_of_unknown_state_is_given_up(engine, api, launched, monkeypatch, mode) -> None:
+def test_an_app_whose_state_stays_unknown_fails(engine, api, launched, monkeypatch, mode) -> None:
     app_id, xcom = launched
     for module in (state_tracker, sensor_run):
         monkeypatch.setattr(module, "UNKNOWN_S", 1.0)
@@ -291,7 +291,7 @@ def test_errors_skip_as_airflow_shows(engine, api, launched, deferrable, trouble
     assert run_to_end(task, api)[0].state == state
 
 
-def test_reschedule_shows_last_words_that_an_earlier_poll_has_shown(engine, api, launched) -> None:
+def test_reschedule_repeats_last_lines_in_the_error(engine, api, launched) -> None:
     app_id, xcom = launched
     task = sensor(xcom, mode="reschedule", poke_interval=5)
     engine.write(app_id, "worker", 0, "Traceback\nof this\n")

@@ -66,12 +66,12 @@ def test_an_option_shows_how_long_the_worker_follows(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("wrong", [-1, "soon", True])
-def test_what_is_no_time_is_refused(wrong: Any) -> None:
+def test_an_invalid_duration_is_refused(wrong: Any) -> None:
     with pytest.raises(Exception, match="defer_after_s"):
         launch(sh("true"), deferrable=True, defer_after_s=wrong)
 
 
-def test_a_trigger_fires_no_earlier_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_does_not_fire_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines do not wait for that."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_FIRE_AFTER_S", "3")
     ran = run_task(launch(sh("echo line 1; sleep 2"), deferrable=True), FakeExecutionApi())
@@ -86,7 +86,7 @@ def test_a_trigger_fires_no_earlier_than_it_may(monkeypatch: pytest.MonkeyPatch)
     assert "[worker/0] line 1" in map(rendered, entries)
 
 
-def test_a_task_that_goes_on_without_an_event_launches_as_execute_does() -> None:
+def test_a_task_that_resumes_without_an_event_launches_like_execute() -> None:
     """Airflow goes on with `next_method` but without the event if the task was cleared in that moment."""
     api = FakeExecutionApi()
     task = launch(sh(NUMBERS), deferrable=True)

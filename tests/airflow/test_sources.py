@@ -108,7 +108,7 @@ def test_a_function_that_hands_on_a_text_of_a_run_opens_nothing(secret, monkeypa
 
 
 @pytest.mark.parametrize("how", ["app", "dict", "function", "component"])
-def test_what_the_dag_file_names_is_opened(secret, how: str) -> None:
+def test_files_that_the_dag_file_names_are_opened(secret, how: str) -> None:
     """It goes on to the engine, which is not there."""
     location = str(secret)
     if how == "component":
@@ -129,7 +129,7 @@ def test_what_the_dag_file_names_is_opened(secret, how: str) -> None:
     assert found.logged("hush-token")
 
 
-def test_what_the_configuration_allows_is_opened(secret, monkeypatch) -> None:
+def test_files_that_the_configuration_allows_are_opened(secret, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(secret))
     monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"s3://x, {secret.parent}")
 
@@ -180,7 +180,7 @@ def test_a_workspace_of_a_run_is_not_mirrored(tmp_path, monkeypatch, field: str)
         ("/etc/passwd", "https://host", False),
     ],
 )
-def test_what_is_below_an_allowed_place(monkeypatch, location: str, allowed: str, is_allowed: bool) -> None:
+def test_locations_below_an_allowed_one(monkeypatch, location: str, allowed: str, is_allowed: bool) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", allowed)
     if is_allowed:
         Sources([]).check(location, location, "x")
@@ -198,7 +198,7 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
         Sources([]).check("x", str(tmp_path / "allowed" / "link"), "x")
 
 
-def test_what_came_out_of_an_xcom_is_not_of_the_dag_file() -> None:
+def test_text_of_an_xcom_is_not_text_of_the_dag_file() -> None:
     given = {"a": ["one", (seen := {"b": "two"})], "c": Workspace({"three": ""})}
 
     assert {*texts_in(given, {id(seen)})} == {"a", "one", "c", "three", ""}

@@ -37,7 +37,7 @@ def pending(engine):
 
 
 @in_modes
-def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> None:
+def test_an_app_that_does_not_start_is_cancelled(engine, api, pending, how) -> None:
     """The time runs on from worker to triggerer and back."""
     began = time.monotonic()
     task = launch(sh("true"), launch_conn_id="cluster", start_limit_s=1.5, poll_interval_s=0.05, **how)
@@ -51,7 +51,7 @@ def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> N
 
 
 @in_modes
-def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
+def test_an_app_that_has_started_has_no_limit(engine, api, how) -> None:
     def begin(app_id: str) -> None:
         engine.state(app_id, AppState.RUNNING)
         threading.Timer(1.5, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
@@ -64,7 +64,7 @@ def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
     assert engine.cancelled == []
 
 
-def test_an_app_that_waits_again_has_begun_also_for_another_process(engine, api) -> None:
+def test_an_app_that_waits_again_has_started_also_for_another_process(engine, api) -> None:
     """A job that Slurm puts back into its queue; the worker saw it run, the triggerer never did."""
 
     def begin(app_id: str) -> None:
@@ -87,7 +87,7 @@ def test_an_app_that_waits_again_has_begun_also_for_another_process(engine, api)
     assert engine.cancelled == []
 
 
-def test_a_build_is_no_part_of_the_time(engine, api, monkeypatch) -> None:
+def test_a_build_does_not_count_as_waiting(engine, api, monkeypatch) -> None:
     dryrun, built = FakeScheduler.submit_dryrun, []
 
     def build(self, *args, **kwargs):
@@ -133,7 +133,7 @@ def test_the_time_runs_on_where_a_trigger_has_failed(engine, make_api, pending) 
 
 
 @pytest.mark.parametrize("end", [None, AppState.SUCCEEDED])
-def test_an_app_that_began_in_the_last_moment_is_not_forgotten(engine, make_api, pending, monkeypatch, end) -> None:
+def test_an_app_that_started_at_the_last_moment_is_not_forgotten(engine, make_api, pending, monkeypatch, end) -> None:
     """Its cancel comes too late; a retry would launch another one next to it."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "0.5")
     monkeypatch.setattr(
@@ -155,7 +155,7 @@ def test_an_app_that_began_in_the_last_moment_is_not_forgotten(engine, make_api,
 
 
 @in_modes
-def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
+def test_an_app_that_cannot_start_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
     """Without any limit: nobody brings an image that is refused."""
     monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
@@ -174,7 +174,7 @@ def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatc
     assert engine.cancelled == pending
 
 
-def test_a_task_that_does_not_wait_for_the_end_waits_for_the_begin(engine, api) -> None:
+def test_a_task_that_does_not_wait_for_the_end_waits_for_the_start(engine, api) -> None:
     def begin(app_id: str) -> None:
         threading.Timer(0.5, lambda: engine.state(app_id, AppState.RUNNING)).start()
 
@@ -186,7 +186,7 @@ def test_a_task_that_does_not_wait_for_the_end_waits_for_the_begin(engine, api) 
     assert [app.state for app in engine.apps.values()] == [AppState.RUNNING]
 
 
-def test_what_does_not_begin_is_cancelled_by_a_task_that_does_not_wait(engine, api, pending) -> None:
+def test_an_app_that_does_not_start_is_cancelled_by_a_task_that_does_not_wait(engine, api, pending) -> None:
     how = {"wait": False, "poll_interval_s": 0.05}
     ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", start_limit_s=0.5, **how), api)
 
@@ -225,7 +225,7 @@ def test_a_limit_is_a_duration() -> None:
         (None, "is cancelled but has not ended yet; the next try will check it"),
     ],
 )
-def test_what_became_of_an_app_that_did_not_begin_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:
+def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:
     """Only one whose end was seen counts as cancelled: the next try would count the others again."""
     counted: list[str] = []
     monkeypatch.setattr("airflow_provider_launch._task.metrics.count_cancelled", counted.append)
@@ -244,7 +244,7 @@ def test_what_became_of_an_app_that_did_not_begin_is_logged(engine, api, pending
     assert len(counted) == (becomes is AppState.CANCELLED)
 
 
-def test_a_kill_while_the_cancel_is_awaited_is_no_failure_of_it(engine, api, pending, monkeypatch) -> None:
+def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api, pending, monkeypatch) -> None:
     check = AttemptTracker.check
 
     def killed(self: AttemptTracker) -> None:

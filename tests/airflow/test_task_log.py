@@ -65,7 +65,7 @@ def test_the_states_of_a_short_app_stand_around_its_lines(deferrable: bool) -> N
     assert found[4].endswith("exit codes: worker: 0; attempts: 1")
 
 
-def test_no_line_stands_before_the_state_in_which_it_was_written(engine, api, monkeypatch) -> None:
+def test_no_line_is_logged_before_its_state(engine, api, monkeypatch) -> None:
     """One thread learns the state and another writes the lines, which may be faster."""
     plain = LogPump.wake
 
@@ -89,7 +89,7 @@ def test_no_line_stands_before_the_state_in_which_it_was_written(engine, api, mo
 
 
 @in_modes
-def test_a_failure_is_an_error_that_begins_with_its_cause(deferrable: bool) -> None:
+def test_a_failure_is_an_error_that_starts_with_its_cause(deferrable: bool) -> None:
     ran, _ = run_to_end(launch(sh("exit 3", num_replicas=2), deferrable=deferrable), FakeExecutionApi())
     failed = [entry["level"] for entry in ran.log if "-> FAILED" in rendered(entry)]
 
@@ -171,7 +171,7 @@ def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: A
     assert written()[1:] == ["app x: RUNNING, 2 of 3 replicas running, 0 s"]
 
 
-def test_what_happens_to_a_running_app_is_written_once(log: TaskLog, written: Any) -> None:
+def test_events_of_a_running_app_are_written_once(log: TaskLog, written: Any) -> None:
     paused = response(AppState.RUNNING, AppState.RUNNING)
     paused.msg = "worker/0 is paused"
     tracker = StateTracker("x", unavailable_for_s=60, known=True)
@@ -206,7 +206,7 @@ def test_an_app_that_never_ran_is_not_shown_as_running(log: TaskLog, written: An
     assert written()[0] == "app x: FAILED"
 
 
-def test_what_was_written_is_not_written_again_by_the_next_one(written: Any) -> None:
+def test_written_lines_are_not_repeated_by_the_next_part(written: Any) -> None:
     ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0,))
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress(state="SUCCEEDED"))
     log.write_event(StateChanged(None, AppState.SUCCEEDED, ended))

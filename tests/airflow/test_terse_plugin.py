@@ -67,7 +67,7 @@ def test_an_app_whose_log_was_not_shown_is_kept(terse, api, monkeypatch) -> None
     assert len(terse.apps) == 1
 
 
-def test_an_app_whose_log_nobody_wants_is_removed(terse, api) -> None:
+def test_an_app_is_removed_if_its_log_is_not_shown(terse, api) -> None:
     ran, _ = run_to_end(on_cluster(log_roles=[]), api)
 
     assert ran.state == "success"

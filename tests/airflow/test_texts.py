@@ -58,7 +58,7 @@ def test_below_an_error_of_the_user_are_few_frames_of_ours(api, tmp_path, monkey
     assert ran.error.__suppress_context__ or ran.error.__context__ is None
 
 
-def test_a_template_in_the_place_of_a_number_names_the_cure() -> None:
+def test_a_template_instead_of_a_number_names_the_fix() -> None:
     role = Role("w", "", entrypoint="x", num_replicas="{{ params.n }}")  # type: ignore[arg-type] # the mistake
     with a_dag(), pytest.raises(InvalidAppError, match=r"have a function make the app, or @task\.launch"):
         LaunchAppOperator(task_id="t", app=AppDef("x", [role]))
@@ -101,7 +101,7 @@ def test_misspelt_macros_are_found(text, misses) -> None:
     assert near_misses(Role("w", "", env={"X": text})) == misses
 
 
-def test_a_variable_of_the_role_is_no_misspelt_macro() -> None:
+def test_a_variable_of_the_role_is_not_a_misspelt_macro() -> None:
     assert near_misses(Role("w", "", args=["${REPLICA_ID}"], env={"REPLICA_ID": "3"})) == []
 
 

@@ -41,7 +41,7 @@ def test_all_members_are_called_again_and_again_by_one_timer() -> None:
     assert asyncio.run(main()) == 1
 
 
-def test_who_has_left_is_called_no_more_and_the_last_ends_the_timer() -> None:
+def test_a_removed_member_is_not_called_and_the_last_ends_the_timer() -> None:
     ticker, first, second = Ticker(PERIOD_S), Member(), Member()
 
     async def main() -> None:

@@ -23,7 +23,7 @@ def test_the_example_is_checked_without_torch() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.engine("torch")
 @pytest.mark.engine("local")
-def test_training_goes_on_after_a_process_has_failed(tmp_path, monkeypatch) -> None:
+def test_training_continues_after_a_process_has_failed(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     example = runpy.run_path(str(EXAMPLES / "launch_torch_ddp.py"))

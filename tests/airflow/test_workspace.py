@@ -29,7 +29,7 @@ def task(dag_folder, workspace, *args, **fields):
 
 
 @pytest.mark.parametrize("workspace", ["project", {"project": ""}, Workspace({"project": ""}), "{{ 'project' }}"])
-def test_the_code_beside_the_dag_file_runs(dag_folder, workspace, monkeypatch):
+def test_the_code_next_to_the_dag_file_runs(dag_folder, workspace, monkeypatch):
     monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(dag_folder))  # for the template
     ran = run_task(task(dag_folder, workspace, "well"), FakeExecutionApi())
 

@@ -63,7 +63,7 @@ def describes(scheduler: FakeScheduler, seconds: float) -> int:
     return len(scheduler.engine.describe_calls)
 
 
-def test_an_end_is_heard_at_once_however_seldom_the_state_is_asked_for(scheduler: Telling) -> None:
+def test_an_end_is_noticed_at_once_even_with_rare_polls(scheduler: Telling) -> None:
     app_id = running(scheduler)
     with Follower(scheduler, app_id, logs=False, poll_interval_s=60) as follower:
         until(follower, lambda _: scheduler.waits > 0)
@@ -101,7 +101,7 @@ def test_followers_that_share_a_poller_share_its_requests(scheduler: Telling) ->
     assert scheduler.waits == 0
 
 
-def test_who_reports_it_without_end_is_not_asked_without_a_pause() -> None:
+def test_repeated_reports_of_an_end_are_polled_with_pauses() -> None:
     """A list may lag behind the end; and of a thousand replicas some end each moment."""
     scheduler = Hasty(FakeEngine())
     app_id = running(scheduler)

@@ -113,7 +113,7 @@ def test_an_end_is_final(engine, follow, app_id, end):
     assert events[-1].response.state == end
 
 
-def test_unknown_is_a_state_and_no_end(engine, follow, app_id):
+def test_unknown_is_a_state_and_not_an_end(engine, follow, app_id):
     follower = follow()
     engine.state(app_id, AppState.UNKNOWN)
     events = until(follower, lambda event: isinstance(event, StateChanged))
@@ -483,7 +483,7 @@ def test_from_now_leaves_the_past_out(engine, follow, app_id):
 # ---- resume ----------------------------------------------------------------------------------------------------
 
 
-def test_another_follower_goes_on_without_loss_or_repetition(engine, follow, app_id):
+def test_another_follower_continues_without_loss_or_repetition(engine, follow, app_id):
     """Worker and triggerer hand over through JSON, at any moment."""
     engine.chunk_lines = 7
     expected = [f"{n}\n" for n in range(200)]
@@ -504,7 +504,7 @@ def test_another_follower_goes_on_without_loss_or_repetition(engine, follow, app
     assert events[-1].cursors == {"worker/0": 200, "worker/1": 0}
 
 
-def test_a_loop_that_was_left_goes_on(engine, follow, app_id):
+def test_a_loop_that_was_left_continues(engine, follow, app_id):
     engine.write(app_id, "worker", 0, "a\n")
     follower = follow()
     for event in follower:
@@ -576,7 +576,7 @@ def test_an_app_that_is_about_to_change_is_polled_soon(engine, scheduler, app_id
     assert asked >= 5 if is_soon else asked <= 4
 
 
-def test_a_young_app_is_no_reason_to_press_who_does_not_answer(engine, scheduler, app_id):
+def test_new_apps_do_not_cause_more_polls_of_an_unreachable_scheduler(engine, scheduler, app_id):
     """A thousand tasks that start during an outage would keep the scheduler down."""
     scheduler.poll_interval_s = 1
     engine.cut()
@@ -596,7 +596,7 @@ def test_a_young_app_is_no_reason_to_press_who_does_not_answer(engine, scheduler
     assert isinstance(heard[-1], DescribeAppResponse)
 
 
-def test_young_apps_of_many_wait_for_the_round(engine, scheduler):
+def test_many_new_apps_wait_for_the_round(engine, scheduler):
     """In a triggerer some app is always young; the scheduler would never be left alone."""
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(50)]
     poller = Poller(scheduler, 0.5)
@@ -636,7 +636,7 @@ def test_followers_may_share_a_poller(engine, scheduler):
     assert launch_threads() == []
 
 
-def test_an_unknown_way_to_begin_is_refused(scheduler):
+def test_an_unknown_logs_from_is_refused(scheduler):
     with pytest.raises(ValueError, match="logs_from"):
         Follower(scheduler, "x", logs_from="end")
 

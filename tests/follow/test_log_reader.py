@@ -81,7 +81,7 @@ def test_a_line_that_its_scheduler_has_not_cut_is_shown_in_pieces():
 
 
 @pytest.mark.usefixtures("short_pieces")
-def test_a_reader_goes_on_behind_the_pieces_that_were_shown():
+def test_a_reader_continues_after_the_pieces_that_were_shown():
     reader = reader_of(
         [LogLine("a" * 250 + "\n", None), LogLine("c\n", None)], 10, cursors={"main/0": position_after(None, 2)}
     )
@@ -149,7 +149,7 @@ def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():
 
 
 @pytest.mark.parametrize("answer", [None, iter(()), LogChunk([3], None)], ids=["none", "iterator", "no lines"])
-def test_an_answer_that_is_no_chunk_is_a_gap(answer):
+def test_an_answer_that_is_not_a_chunk_is_a_gap(answer):
     """A triggerer reads the logs of all apps on a few threads, which must not end by a plug-in's mistake."""
     scheduler = SimpleNamespace(backend="odd", poll_interval_s=1.0, read_logs=lambda *_place, **_how: answer)
     reader = LogReader(

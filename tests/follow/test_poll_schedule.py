@@ -73,7 +73,7 @@ def test_a_waiting_app_is_asked_for_more_and_more_rarely(interval_s: float, most
     assert len(asked.between(1140, 1200)) == 4
 
 
-def test_what_runs_is_asked_for_as_often_as_before() -> None:
+def test_a_running_app_is_polled_as_often_as_before() -> None:
     asked = Asked(PollSchedule(2.0), answer_of(AppState.PENDING))
     asked.add("a", "b")
     asked.until(600)
@@ -94,7 +94,7 @@ def test_a_short_app_is_not_waited_for() -> None:
     assert len(asked.between(50, 100)) == 10
 
 
-def test_a_change_makes_an_app_young_again() -> None:
+def test_a_change_makes_polls_frequent_again() -> None:
     asked = Asked(
         PollSchedule(5.0),
         lambda app_id, now: DescribeAppResponse(app_id, AppState.RUNNING if now >= 100 else AppState.PENDING),
@@ -107,7 +107,7 @@ def test_a_change_makes_an_app_young_again() -> None:
     assert len(asked.between(120, 140)) < 10
 
 
-def test_many_young_apps_are_asked_for_together_only() -> None:
+def test_many_new_apps_are_polled_only_together() -> None:
     asked = Asked(PollSchedule(5.0), answer_of(AppState.RUNNING))
     asked.add(*(f"app-{number}" for number in range(1000)))
     asked.until(60)
@@ -115,7 +115,7 @@ def test_many_young_apps_are_asked_for_together_only() -> None:
     assert [(moment, len(apps)) for moment, apps in asked.questions] == [(5.0 * at, 1000) for at in range(13)]
 
 
-def test_who_comes_between_two_rounds_is_asked_for_alone() -> None:
+def test_an_app_added_between_two_rounds_is_polled_alone() -> None:
     asked = Asked(PollSchedule(10.0, adapts=False), answer_of(AppState.RUNNING))
     asked.add("a", interval_s=10.0)
     asked.until(3)
@@ -201,7 +201,7 @@ def test_a_question_that_is_wanted_while_another_is_under_way_is_asked() -> None
     assert schedule.next_at() == 10.0
 
 
-def test_nobody_asks_for_an_app_that_was_left() -> None:
+def test_an_app_without_subscribers_is_not_polled() -> None:
     asked = Asked(PollSchedule(10.0), answer_of(AppState.RUNNING))
     asked.add("a", "b")
     asked.until(1)

@@ -53,7 +53,7 @@ def test_one_broken_app_does_not_hide_the_others(scheduler):
 
 
 @pytest.mark.parametrize("field", ["roles", "roles_statuses"])
-def test_an_answer_without_lists_is_an_error_and_ends_no_polling(scheduler, field):
+def test_an_answer_without_lists_is_an_error_and_does_not_end_polling(scheduler, field):
     """The polling thread serves others too, and whoever waits for an answer must get one."""
     describe_many = scheduler.describe_many
 
@@ -86,7 +86,7 @@ def test_an_answer_without_lists_is_an_error_and_ends_no_polling(scheduler, fiel
     assert all("with None for its roles or their states" in str(answer) for answer in answers["b"])
 
 
-def test_an_answer_that_is_no_mapping_is_an_error_for_each(scheduler):
+def test_an_answer_that_is_not_a_mapping_is_an_error_for_each(scheduler):
     scheduler.describe_many = lambda _ids: None
 
     answers = poll_many(scheduler, ["a", "b"])
@@ -94,7 +94,7 @@ def test_an_answer_that_is_no_mapping_is_an_error_for_each(scheduler):
     assert all(isinstance(answer, AttributeError) for answer in answers.values())
 
 
-def test_a_follower_that_fails_takes_nobody_with_it(scheduler):
+def test_a_follower_that_fails_does_not_stop_others(scheduler):
     """Triggers of one connection share the polling thread."""
     heard = threading.Event()
     seen = []
@@ -155,7 +155,7 @@ def test_apps_that_the_error_names_are_left_out_at_once(scheduler):
     assert len(scheduler.engine.describe_calls) == 2
 
 
-def test_one_app_that_fails_slows_down_nobody(scheduler):
+def test_one_app_that_fails_does_not_slow_down_others(scheduler):
     def fail(ids):
         if "b" in ids:
             raise AppUnavailableError("b cannot be looked at")
@@ -213,7 +213,7 @@ def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
         poller.unsubscribe("a", hear)
 
 
-def test_who_does_not_answer_is_asked_less_and_less(scheduler):
+def test_a_scheduler_that_does_not_answer_is_polled_less_and_less(scheduler):
     """A server that comes up again must not meet all that has waited for it."""
     scheduler.engine.cut()
     poller = Poller(scheduler, 0.02)

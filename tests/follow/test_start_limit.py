@@ -16,7 +16,7 @@ def answer(state: AppState, *, stuck: bool = False, restarts: int = 0) -> Descri
     return DescribeAppResponse("a", state, msg="Secret gone", is_stuck=stuck, num_restarts=restarts)
 
 
-def test_the_limit_ends_what_has_never_started() -> None:
+def test_the_limit_ends_an_app_that_has_never_started() -> None:
     error = StartLimit("name", time.time() - 1).check(answer(AppState.PENDING))
 
     assert error is not None
@@ -33,9 +33,7 @@ def test_a_retry_may_wait_longer_than_the_limit(seen: bool) -> None:
 
 
 @pytest.mark.parametrize("state", [AppState.PENDING, AppState.RUNNING])
-def test_what_cannot_start_again_by_itself_ends_after_a_minute(
-    state: AppState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_that_cannot_start_ends_after_a_minute(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = StartLimit("name")
     assert limit.check(answer(AppState.RUNNING)) is None
     assert limit.check(answer(state, stuck=True)) is None

@@ -16,7 +16,7 @@ def tracker() -> StateTracker:
     return StateTracker("a", unavailable_for_s=600, known=True)
 
 
-def test_two_single_misses_are_no_vanished_app() -> None:
+def test_two_single_misses_are_not_a_vanished_app() -> None:
     """An engine may show an app a moment late, each time; only two misses in a row count."""
     tracked = tracker()
 

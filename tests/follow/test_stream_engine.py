@@ -131,7 +131,7 @@ def test_a_body_that_is_cut_at_any_byte_loses_nothing(at):
 @pytest.mark.parametrize(
     "size", [b"zz", b"-1", b"-5", b"+5", b"0x5", b"5_0", b"", b"5 5", b"f" * 17, b"9" * 5000, b"\xb2", b";name=5"]
 )
-def test_what_is_no_size_of_a_chunk_is_an_error(size):
+def test_an_invalid_chunk_size_is_an_error(size):
     with pytest.raises(ValueError, match="chunk"):
         Body(chunked=True).feed(size + b"\r\nhello\r\n")
 
@@ -218,7 +218,7 @@ def test_a_header_that_drips_has_one_limit(server, drip):
         stopped.set()
 
 
-def test_a_refusal_shows_what_the_server_shows(server):
+def test_a_refusal_has_the_message_of_the_server(server):
     target = server(lambda c: c.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nno such x"))
 
     with pytest.raises(RefusedError, match="404: no such x"):
@@ -239,7 +239,7 @@ def test_a_connection_that_ends_within_a_chunk_is_cut(server):
     assert (taker.lines, taker.end) == (["a\n"], StreamEnd.CUT)
 
 
-def test_words_of_the_engine_are_no_line(server):
+def test_messages_of_the_engine_are_not_lines(server):
     """A node that has no watchers left says so in place of a log, with status 200."""
     target = server(lambda c: c.sendall(HEADER + chunk(b"a\nfailed to create a watcher") + LAST))
     stream = opened(target)
@@ -250,7 +250,7 @@ def test_words_of_the_engine_are_no_line(server):
     assert "watcher" in stream.refusal
 
 
-def test_a_place_that_does_not_come_is_given_up(server):
+def test_a_position_that_does_not_come_ends_the_stream(server):
     """A log that was rotated away begins after the place; whoever waits for it would wait for ever."""
 
     def act(connection: socket.socket) -> None:
@@ -283,7 +283,7 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
         time.sleep(0.01)
 
 
-def test_the_thread_begins_without_the_lock(server, monkeypatch):
+def test_the_thread_starts_without_the_lock(server, monkeypatch):
     """A thread that begins may collect garbage: a follower that this closes takes the lock, and both would wait."""
     engine, waits, plain = StreamEngine(), [], threading.Thread
 
@@ -304,7 +304,7 @@ def test_the_thread_begins_without_the_lock(server, monkeypatch):
     assert waits == [False]
 
 
-def test_who_takes_no_more_is_given_no_more_and_loses_nothing(server):
+def test_a_paused_subscriber_gets_no_lines_and_loses_none(server):
     """Memory must not grow with a log, however slowly it is shown."""
     sent = []
 
@@ -388,7 +388,7 @@ def test_a_closed_stream_brings_nothing_more(server):
     assert stream.sock.fileno() == -1
 
 
-def test_a_silent_connection_is_opened_anew(server, monkeypatch):
+def test_a_silent_connection_is_reopened(server, monkeypatch):
     """It may be dead without a word: no packet says so."""
     monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.3)
     monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SEEK_S", 0.1)
@@ -406,7 +406,7 @@ def test_a_silent_connection_is_opened_anew(server, monkeypatch):
     assert not near.ended.wait(1)
 
 
-def test_there_is_room_for_so_many_streams(server, monkeypatch):
+def test_the_number_of_streams_is_limited(server, monkeypatch):
     """Beyond them logs are read in turns; what has long been silent gives way."""
     monkeypatch.setattr("airflow_provider_launch.follow.stream_engine.MAX_STREAMS", 2)
 

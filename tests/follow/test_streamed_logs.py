@@ -93,7 +93,7 @@ def test_lines_come_once_and_in_order_and_no_read_is_needed(engine, app_id, foll
     assert not [event for event in events if isinstance(event, LogGap)]
 
 
-def test_a_stream_that_is_cut_goes_on_where_it_was(engine, app_id, follow) -> None:
+def test_a_stream_that_is_cut_continues_where_it_stopped(engine, app_id, follow) -> None:
     follower, events = follow(), []
     for number in range(4):
         streams(engine, 2) if number else None
@@ -184,7 +184,7 @@ def test_a_consumer_that_is_slow_pauses_the_stream_and_loses_nothing(engine, app
     assert stream_engine()._held == 0
 
 
-def test_who_stops_in_the_middle_of_lines_holds_none(engine, app_id, follow) -> None:
+def test_a_consumer_that_stops_in_the_middle_of_lines_buffers_none(engine, app_id, follow) -> None:
     """Else each task that is killed while it shows lines takes room from the streams of its process, for ever."""
     follower = follow()
     engine.write(app_id, "worker", 0, "begun\n")
@@ -211,7 +211,7 @@ def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
     until(lambda: stream_engine().count() == 1)
 
 
-def test_an_unfinished_line_that_cannot_be_read_is_no_gap(engine, app_id, follow, monkeypatch) -> None:
+def test_an_unfinished_line_that_cannot_be_read_is_not_a_gap(engine, app_id, follow, monkeypatch) -> None:
     asked = threading.Event()
 
     def fail(*_: Any, **__: Any) -> None:

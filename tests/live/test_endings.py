@@ -130,7 +130,7 @@ def test_a_task_that_times_out_leaves_nothing_running(live, engine: str, mode: s
 
 @on_engines
 @in_modes
-def test_a_cleared_task_starts_anew_and_leaves_nothing_of_the_old_try(live, engine: str, mode: str) -> None:
+def test_a_cleared_task_starts_again_and_ends_the_app_of_the_old_try(live, engine: str, mode: str) -> None:
     run, old = begun(live, f"plain_{mode}", engine)
 
     run.clear()

@@ -197,7 +197,7 @@ def test_a_triggerer_that_comes_back_cancels_nothing(on_postgres) -> None:
     assert not [line for line in lines_of(run) if "is cancelled" in line]
 
 
-def test_without_triggerers_the_maintenance_dag_cancels_what_is_over(on_postgres) -> None:
+def test_without_triggerers_the_maintenance_dag_cancels_orphans(on_postgres) -> None:
     live = on_postgres
     over, over_id = begun(live, "plain_deferrable", "local", FOREVER)
     goes, goes_id = begun(live, "plain_deferrable", "local", FOREVER)

@@ -140,7 +140,7 @@ def test_no_step_runs_twice_when_workers_are_lost(live: Live, engine: str, mode:
 
 
 @pytest.mark.parametrize(("engine", "mode"), KEPT)
-def test_what_has_succeeded_stays_when_a_failed_step_is_cleared(live: Live, engine: str, mode: str) -> None:
+def test_succeeded_steps_stay_when_a_failed_step_is_cleared(live: Live, engine: str, mode: str) -> None:
     run = PipelineRun(live, "kept", engine, mode)
     run.wait_until(lambda: run.state() in ENDED)
     assert run.states() == {"create": "success", "read": "failed", "success": "upstream_failed"}

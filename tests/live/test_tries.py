@@ -70,7 +70,7 @@ def test_a_cleared_success_launches_a_new_app(live, engine: str, mode: str) -> N
 
 @on_engines
 @in_sync_mode
-def test_a_retry_after_the_loss_of_a_worker_goes_on_with_the_app(live, engine: str, mode: str) -> None:
+def test_a_retry_after_the_loss_of_a_worker_continues_with_the_app(live, engine: str, mode: str) -> None:
     """The app is at work for hours; a host that goes down for an update must not cost them."""
     place = live.engines[engine]
     script = f"echo began; test $LAUNCH_REPLICA_ID = 0 || exit 0; while test ! -e {place.stop_file}; do sleep 1; done"
@@ -103,7 +103,7 @@ def test_a_retry_after_the_loss_of_a_worker_takes_the_result(live, engine: str, 
 
 @on_engines
 @in_sync_mode
-def test_a_retry_after_the_loss_of_a_worker_launches_anew_what_has_failed(live, engine: str, mode: str) -> None:
+def test_a_retry_after_the_loss_of_a_worker_replaces_a_failed_app(live, engine: str, mode: str) -> None:
     run, _ = begun(live, f"retried_{mode}", engine, "echo began; sleep 15; exit 3")
 
     live.airflow.lose_worker(run.task()["id"])
@@ -114,7 +114,7 @@ def test_a_retry_after_the_loss_of_a_worker_launches_anew_what_has_failed(live, 
 
 @on_engines
 @in_sync_mode
-def test_a_clear_after_the_loss_of_a_worker_does_not_go_on_with_the_app(live, engine: str, mode: str) -> None:
+def test_a_clear_after_the_loss_of_a_worker_replaces_the_app(live, engine: str, mode: str) -> None:
     run, old = begun(live, f"plain_{mode}", engine, "echo began; exec sleep 300")
     live.airflow.lose_worker(run.task()["id"])
     assert run.end(180)["state"] == "failed"
