@@ -213,4 +213,4 @@ def test_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:
 def test_a_dry_run_shows_that_the_app_is_not_yet_known(capsys) -> None:
     made(lambda: echo("x"), task_id="t").dry_run()
 
-    assert "the app is built only in a run" in capsys.readouterr().out
+    assert "the app is known only in a run" in capsys.readouterr().out
