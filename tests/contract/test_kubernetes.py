@@ -40,7 +40,7 @@ class ProxiedEngine(Engine):
 
     def starts(self, app_id: str) -> int:
         # Each attempt is a separate pod; pods that ran stay until the app is deleted.
-        return sum(pod.began for pod in self._pods(app_id))
+        return sum(pod.has_started for pod in self._pods(app_id))
 
     def lose(self, app_id: str, role: str) -> bool:
         jobs, _ = self._cluster.list("jobs", f"{Label.APP_ID}={app_id},{Label.ROLE}={role}")

@@ -178,7 +178,7 @@ def test_a_group_starts_whole_or_not_at_all(apps, queue):
     assert found.state is AppState.PENDING
     assert found.msg.startswith("queue 'team': ")
     time.sleep(1)
-    assert not any(pod.began for pod in apps.pods(app_id))
+    assert not any(pod.has_started for pod in apps.pods(app_id))
     apps.scheduler.cancel(first)
     assert apps.end(app_id).state is AppState.SUCCEEDED
 
@@ -186,7 +186,7 @@ def test_a_group_starts_whole_or_not_at_all(apps, queue):
 def test_a_preempted_group_begins_anew_as_a_whole_and_is_not_charged(apps, queue):
     low = start(apps, "sleep 6; echo one", "sleep 6; echo two", labels={PRIORITY: "launch-low"}, grace_s=0)
     apps.running(low)
-    until(lambda: all(pod.began for pod in apps.pods(low)), 20)
+    until(lambda: all(pod.has_started for pod in apps.pods(low)), 20)
     high = start(apps, "sleep 300", labels={PRIORITY: "launch-high"})
     found = apps.until(low, lambda found: found.state is AppState.PENDING and "insufficient" in found.msg)
 
@@ -299,7 +299,7 @@ def test_a_namespace_with_groups_can_be_deleted(apps, queue):
     apps.running(running)
     groups = [start(apps, "sleep 60", "sleep 60") for _ in range(2)]
     apps.scheduler.cancel(running)
-    until(lambda: any(pod.began for app_id in groups for pod in apps.pods(app_id)), 30)
+    until(lambda: any(pod.has_started for app_id in groups for pod in apps.pods(app_id)), 30)
     apps.call("DELETE", f"/api/v1/namespaces/{queue.namespace}")
 
     until(lambda: not queue.exists(), 90)

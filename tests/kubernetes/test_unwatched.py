@@ -84,7 +84,7 @@ def test_a_cancel_ends_what_has_not_begun(kubernetes_apps):
     time.sleep(12)
 
     assert alive(apps, app_id) == []
-    assert not any(pod.began for pod in apps.pods(app_id) if pod.replica == 1)
+    assert not any(pod.has_started for pod in apps.pods(app_id) if pod.replica == 1)
     assert apps.end(app_id).state is AppState.CANCELLED
 
 

@@ -125,7 +125,7 @@ CLIENTS = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
-    monkeypatch.setattr(kubernetes_client, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(kubernetes_client, "_BUSY_RETRY_S", 0.5)
     monkeypatch.setattr(kubernetes_client, "_ANSWER_S", STEP_S)
     monkeypatch.setattr(docker_wire, "ANSWER_S", STEP_S)
     monkeypatch.setattr("airflow_provider_launch.schedulers.docker.engine.ANSWER_S", STEP_S)

@@ -29,7 +29,7 @@ def job(state: str, nonce: str = "n1", reason: str = "None", end: int | None = N
 
 def state_of(*jobs: Job, **record: Any) -> tuple[AppState, str, str]:
     found = standing(Record("a", "1", **record), jobs, NOW, SETTLE_S)
-    return found.state, found.word, found.claim
+    return found.state, found.reason, found.claim
 
 
 CLAIMED: dict[str, Any] = {"claim": "n1", "alive": NOW - 5.0}

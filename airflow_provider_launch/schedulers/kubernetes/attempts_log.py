@@ -37,68 +37,68 @@ class AttemptsLog:
         """Close the answers that are kept open."""
         self._reader.close()
 
-    def read(self, pods: list[Pod], state: Mapping[str, Any], now: float, beside: Sequence[str] = ()) -> LogChunk:
+    def read(self, pods: list[Pod], state: Mapping[str, Any], now: float, containers: Sequence[str] = ()) -> LogChunk:
         """Return the next lines of a replica.
 
         Args:
             pods: the pods of the replica, in the order of its attempts.
             state: the cursor of an earlier read.
             now: epoch seconds by the server's clock.
-            beside: other containers to read; the cursor has their positions as `"beside"`.
+            containers: other containers to read; the cursor has their positions as `"beside"`.
         """
-        attempts = [_attempt(pod, beside) for pod in pods]
+        attempts = [_attempt(pod, containers) for pod in pods]
         if (entered := _entered(attempts, state)) is not None and _is_lost(pods, state, entered.source):
             return LogChunk([LogLine(_LOST, Stream.COMBINED, None, entered.number)], entered.key)
 
         def read_one(attempt: Attempt[Pod], state: Mapping[str, Any]) -> AttemptRead:
             pod = attempt.source
-            if beside and pod.others:
-                return self._read_all(pod, state, now, beside)
+            if containers and pod.others:
+                return self._read_all(pod, state, now, containers)
             lines, cursor = self._read_one(pod, CONTAINER, state, now)
             return AttemptRead(lines, cursor)
 
         return read_attempts(attempts, state, read_one)
 
-    def _read_all(self, pod: Pod, state: Mapping[str, Any], now: float, beside: Sequence[str]) -> AttemptRead:
+    def _read_all(self, pod: Pod, state: Mapping[str, Any], now: float, containers: Sequence[str]) -> AttemptRead:
         """Return the next lines of the program and of the chosen containers of a pod."""
-        places = dict(state.get("beside") or {})
+        positions = dict(state.get("beside") or {})
         lines: list[LogLine] = []
-        chosen = [one for one in pod.others if one.name in beside and one.began]
+        chosen = [one for one in pod.others if one.name in containers and one.has_started]
         for one in chosen:
-            found, places[one.name] = self._read_one(pod, one.name, places.get(one.name) or {}, now)
+            found, positions[one.name] = self._read_one(pod, one.name, positions.get(one.name) or {}, now)
             lines += [line._replace(container=one.name) for line in found]
-        is_done = bool((places.get(CONTAINER) or {}).get("done"))
-        place: Mapping[str, Any] = {name: state[name] for name in CURSOR_KEYS if name in state}
+        is_done = bool((positions.get(CONTAINER) or {}).get("done"))
+        position: Mapping[str, Any] = {name: state[name] for name in CURSOR_KEYS if name in state}
         # The last lines of init containers come before the first line of the program.
-        if pod.began and not is_done and not (lines and pod.exit_code is None):
-            found, place = self._read_one(pod, CONTAINER, place, now)
+        if pod.has_started and not is_done and not (lines and pod.exit_code is None):
+            found, position = self._read_one(pod, CONTAINER, position, now)
             lines += found
-        cursor = dict(place)
+        cursor = dict(position)
         # The program has ended; the attempt ends when the other containers are read, too.
         if cursor.pop("done", False):
-            places[CONTAINER] = {"done": True}
-        if pod.over and all((places.get(name) or {}).get("done") for name in (CONTAINER, *(o.name for o in chosen))):
+            positions[CONTAINER] = {"done": True}
+        if pod.over and all((positions.get(name) or {}).get("done") for name in (CONTAINER, *(o.name for o in chosen))):
             cursor["done"] = True
-        return AttemptRead(lines, {**cursor, "beside": places}, goes_on=pod.over)
+        return AttemptRead(lines, {**cursor, "beside": positions}, goes_on=pod.over)
 
     def _read_one(
-        self, pod: Pod, container: str, place: Mapping[str, Any], now: float
+        self, pod: Pod, container: str, position: Mapping[str, Any], now: float
     ) -> tuple[list[LogLine], Mapping[str, Any]]:
         """Return the next lines of one container, and the position after them."""
-        if place.get("done"):
-            return [], place
+        if position.get("done"):
+            return [], position
         one = next((other for other in pod.others if other.name == container), None)
         exit_code, finished = (one.exit_code, one.finished) if one else (pod.exit_code, pod.finished)
         settles_in_s = max(0.0, min(_SETTLE_S, finished + _SETTLE_S - now)) if finished else 0.0
         is_over = pod.over or exit_code is not None
         chunk = self._reader.read(
-            pod.name, pod.uid, place, complete=is_over, settles_in_s=settles_in_s, container=container
+            pod.name, pod.uid, position, complete=is_over, settles_in_s=settles_in_s, container=container
         )
         return chunk.lines, chunk.cursor
 
-    def stream(self, pods: list[Pod], state: Mapping[str, Any], beside: Sequence[str] = ()) -> LogStream | None:
+    def stream(self, pods: list[Pod], state: Mapping[str, Any], containers: Sequence[str] = ()) -> LogStream | None:
         """Return a stream that continues at the cursor, if the cursor's attempt runs."""
-        attempts = [_attempt(pod, beside) for pod in pods]
+        attempts = [_attempt(pod, containers) for pod in pods]
         entered = _entered(attempts, state)
         if entered is not None and _is_lost(pods, state, entered.source):
             return None  # a read reports it first
@@ -106,10 +106,12 @@ class AttemptsLog:
             if attempt.has_log or not attempt.is_over:
                 # Earlier attempts must be read to the end first.
                 pod = attempt.source
-                places = (state.get("beside") or {}) if attempt.has(state) else {}
+                positions = (state.get("beside") or {}) if attempt.has(state) else {}
                 # A stream shows one container, so the others would not be read meanwhile.
-                unread = [o for o in pod.others if o.name in beside and not (places.get(o.name) or {}).get("done")]
-                is_running = pod.began and not attempt.is_over and pod.exit_code is None and not unread
+                unread = [
+                    o for o in pod.others if o.name in containers and not (positions.get(o.name) or {}).get("done")
+                ]
+                is_running = pod.has_started and not attempt.is_over and pod.exit_code is None and not unread
                 return self._stream_of(attempt, state if attempt.has(state) else {}) if is_running else None
         return None
 
@@ -133,11 +135,11 @@ class AttemptsLog:
         )
 
 
-def _attempt(pod: Pod, beside: Sequence[str]) -> Attempt[Pod]:
+def _attempt(pod: Pod, containers: Sequence[str]) -> Attempt[Pod]:
     key = {"at": [pod.app_attempt, pod.attempt, pod.disruptions], "uid": pod.uid}
-    others = [one for one in pod.others if one.name in beside]
+    others = [one for one in pod.others if one.name in containers]
     is_over = pod.over or (pod.exit_code is not None and not others)
-    has_log = pod.began or any(one.began for one in others)
+    has_log = pod.has_started or any(one.has_started for one in others)
     return Attempt(pod, key, pod.number, has_log=has_log, is_over=is_over)
 
 

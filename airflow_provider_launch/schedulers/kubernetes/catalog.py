@@ -67,13 +67,13 @@ class Known:
     pods_of: tuple[str, ...] | None = None
     """Versions of the Jobs for which the pods were read."""
     pods_at: float = float("-inf")
-    began: int | None = None
+    running_attempt: int | None = None
     """The last attempt of the app that was seen running."""
-    silence: str = ""
+    wait_reason: str = ""
     """Why it waits, by its latest events."""
-    silence_of: str = ""
+    wait_reason_of: str = ""
     """The uid of the object of those events."""
-    silence_at: float = float("-inf")
+    wait_reason_at: float = float("-inf")
     queued: str = ""
     """Why the queue holds it back, if that was ever read."""
     queued_attempt: int = 0
@@ -137,14 +137,14 @@ class Catalog:
         Raises:
             DamagedError: the record is malformed.
         """
-        return self.met(self.found(app_id))
+        return self.checked(self.unchecked_record(app_id))
 
-    def found(self, app_id: str) -> AppRecord | None:
+    def unchecked_record(self, app_id: str) -> AppRecord | None:
         """Read the record of an app without a check; None if the app does not exist."""
         document = self._cluster.get("services", app_id)
         return AppRecord.of(document) if document else None
 
-    def met(self, record: AppRecord | None) -> AppRecord | None:
+    def checked(self, record: AppRecord | None) -> AppRecord | None:
         """Check and cache a record.
 
         Raises:
@@ -207,7 +207,7 @@ class Catalog:
             known = self.of(app.app_id)
             known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
 
-    def pods_known(self, app_id: str, slug: str, k: int) -> list[Pod]:
+    def cached_pods(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Return the cached pods of a replica, in the order of its attempts."""
         known = self._known.get(app_id)
         pods = known.pods if known else []
@@ -220,7 +220,7 @@ class Catalog:
             return False
         return all(pod.over or pod.exit_code is not None for pod in known.pods)
 
-    def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
+    def current_pods(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Read the pods of a replica; raises `UnknownAppException` if the app does not exist."""
         items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")
         if not items and self.record(app_id) is None:

@@ -54,9 +54,9 @@ _GROUPS = {
 }
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
-_PATIENCE_S = 8.0
+_BUSY_RETRY_S = 8.0
 """Seconds for which a request is repeated while the server is too busy."""
-_WEBHOOK_PATIENCE_S = 1.0
+_WEBHOOK_RETRY_S = 1.0
 """Seconds for which a request is repeated that only a webhook fails: other apps must not wait for it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
@@ -298,8 +298,8 @@ class Cluster:
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
             is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
-            patience_s = _WEBHOOK_PATIENCE_S if is_of_one else min(_PATIENCE_S, self._connection.timeout_s)
-            if not retry.pause(patience_s, wait_s):
+            limit_s = _WEBHOOK_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
+            if not retry.pause(limit_s, wait_s):
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")
 

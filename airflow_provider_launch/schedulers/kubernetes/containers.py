@@ -33,7 +33,7 @@ class SideContainer:
     finished: float | None
 
     @property
-    def began(self) -> bool:
+    def has_started(self) -> bool:
         """Whether it has a log."""
         return self.running or self.exit_code is not None
 
@@ -71,8 +71,8 @@ def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: st
     """
     native = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
     init = [_container(one, is_init=True, native=native) for one in status.get("initContainerStatuses") or []]
-    beside = [one for one in status.get("containerStatuses") or [] if one["name"] != main]
-    return (*init, *(_container(one, is_init=False, native=native) for one in beside))
+    others = [one for one in status.get("containerStatuses") or [] if one["name"] != main]
+    return (*init, *(_container(one, is_init=False, native=native) for one in others))
 
 
 def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) -> SideContainer:
@@ -100,7 +100,7 @@ def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
     for one in containers:
         if not one.is_init:
             continue
-        if not one.began and one.reason not in STARTING:
+        if not one.has_started and one.reason not in STARTING:
             return one.reason, f"{one.title}: {one.message}"
         if one.running and not one.is_native:
             since = datetime.fromtimestamp(one.started or 0.0, timezone.utc)

@@ -151,7 +151,7 @@ class Pod:
     """Digest of its image, after the pull."""
     created: float
     deadline: int | None
-    began: bool
+    has_started: bool
     """Whether its program was started, so that it has a log."""
     running: bool
     exit_code: int | None
@@ -369,7 +369,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         image_id=sys.intern(ours.get("imageID", "")),
         created=epoch(metadata.get("creationTimestamp")) or 0.0,
         deadline=spec.get("activeDeadlineSeconds"),
-        began=running is not None or ended is not None,
+        has_started=running is not None or ended is not None,
         running=running is not None,
         exit_code=_exit_code(terminated) if ended else None,
         ended_by=terminated.get("reason", ""),

@@ -121,8 +121,8 @@ class Observer:
         unwritten = self._unwritten(found[0].app_id, late)
         if report_refusals:
             return self._refused(found, unwritten)
-        begun = found[0].record is not None and found[0].record.released
-        if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
+        has_started = found[0].record is not None and found[0].record.released
+        if isinstance(unwritten, SchedulerRejectedError) or (submitted and not has_started):
             raise unwritten from late
         return found  # the next poll continues
 
@@ -341,7 +341,7 @@ class Observer:
                 self._catalog.of(app.app_id).pods = pods
         for job, why in jobs:
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
-            live = [pod for pod in mine if pod.began and not pod.over and not pod.deleting]
+            live = [pod for pod in mine if pod.has_started and not pod.over and not pod.deleting]
             if job.suspended:
                 if plan.queue:
                     # It is complete at once and leaves the queue. If we resumed it, Kueue would suspend it again.

@@ -112,8 +112,8 @@ class _RunOpts(StructuredOpts):
     """Annotations of the Jobs and pods, in addition to the launcher's."""
 
     on_disruption: Literal["retry", "fail"] = "retry"
-    """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure. Usually the
-    replica is attempted again; if a queue admits the whole app as one, the whole app is."""
+    """Effect of an eviction, a drain or a preemption: another attempt that is not charged, or a failure. Usually only
+    the replica is attempted again; if a queue admits the app as one, the whole app is."""
 
     success_policy: Literal["all", "leader"] = "all"
     """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then

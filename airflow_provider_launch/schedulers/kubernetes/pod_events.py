@@ -47,7 +47,7 @@ class PodEvents:
         for job in app.jobs.values():
             if not job.active and job.attempt == app.attempt and job.started is not None:
                 return self.reason_of(known, job)
-        waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.began and not pod.over]
+        waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.has_started and not pod.over]
         waiting = [pod for pod in waiting if now - pod.created > _SILENT_S]
         return (self.reason_of(known, waiting[0]) or _not_taken(waiting[0])) if waiting else ""
 
@@ -71,21 +71,21 @@ class PodEvents:
             of: the Job or pod that waits.
             since: epoch seconds; older events are about an earlier wait.
         """
-        pause_s = _ASKED_LATER_S if known.silence else _ASKED_S
-        if known.silence_of != of.uid or time.monotonic() - known.silence_at > pause_s:
-            if known.silence_of != of.uid:
-                known.silence = ""
-            known.silence_at, known.silence_of = time.monotonic(), of.uid
+        pause_s = _ASKED_LATER_S if known.wait_reason else _ASKED_S
+        if known.wait_reason_of != of.uid or time.monotonic() - known.wait_reason_at > pause_s:
+            if known.wait_reason_of != of.uid:
+                known.wait_reason = ""
+            known.wait_reason_at, known.wait_reason_of = time.monotonic(), of.uid
             fields = f"involvedObject.uid={of.uid}"
             try:
                 # Read all events of a pod: if the newest one is normal, an older warning no longer applies.
                 text, kind, at = self._newest(f"{fields},reason=FailedCreate" if isinstance(of, Job) else fields)
-                known.silence = text if kind != "Normal" and at >= since - _SECOND_S else ""
+                known.wait_reason = text if kind != "Normal" and at >= since - _SECOND_S else ""
             except SchedulerRejectedError as error:
-                known.silence = f"the reason is unknown: {error}"[:_TEXT]
+                known.wait_reason = f"the reason is unknown: {error}"[:_TEXT]
             except LaunchError:
                 pass  # only the reason is missing; the state is known
-        return known.silence
+        return known.wait_reason
 
     def _newest(self, fields: str) -> tuple[str, str, float]:
         """Return text, type and time of the newest event."""
@@ -134,8 +134,8 @@ def _of_pod(pod: Pod, plan: Plan) -> Iterator[str]:
     elif pod.disruption:
         yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and will restart'}"
     elif pod.disruptions:
-        again = "has restarted" if pod.began else "waits to restart"
-        wait = "" if pod.began or not pod.reason else f": {pod.reason}"
+        again = "has restarted" if pod.has_started else "waits to restart"
+        wait = "" if pod.has_started or not pod.reason else f": {pod.reason}"
         yield f"was preempted (restart {pod.disruptions}), and {again}{wait}"
     if pod.kept_by and pod.exit_code is not None:
         which = ", ".join(map(repr, pod.kept_by))

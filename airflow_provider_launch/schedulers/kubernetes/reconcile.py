@@ -180,8 +180,8 @@ class _Assessor:
 
     def _late(self) -> bool:
         limit = self.plan.time_limit_s
-        began = min((job.started for job in self.app.jobs.values() if job.started is not None), default=None)
-        return limit is not None and began is not None and self.now - began > limit
+        started = min((job.started for job in self.app.jobs.values() if job.started is not None), default=None)
+        return limit is not None and started is not None and self.now - started > limit
 
     # ---- what follows ------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class _Assessor:
 
     def _continuing(self, phases: dict[str, Phase]) -> Assessment:
         assert self.record is not None
-        begun = self.number > 0 or self.submitted
+        may_start = self.number > 0 or self.submitted
         if self.committed is not None and len(self.members) < len(self.plan.roles):
             # It may have run, so do not create it again.
             lost = next(role.name for role in self.plan.roles if role.slug not in self.members)
@@ -240,10 +240,10 @@ class _Assessor:
             # Wait until they have ended and their pods are gone, so that attempts do not overlap.
             return Assessment(waiting, NONE, phases, end=[(job, RESTART) for job in old])
         if self.committed is None:
-            return Assessment(waiting, NONE, phases, create=begun)
+            return Assessment(waiting, NONE, phases, create=may_start)
         if not self.record.released:
             ready = [] if self.plan.queue else [job for job in self.members.values() if job.suspended]
-            return Assessment(waiting, NONE, phases, release=ready if begun else None)
+            return Assessment(waiting, NONE, phases, release=ready if may_start else None)
         kept = [(job, SIDECARS) for job in self.members.values() if job.ended == SIDECARS and not job.finished]
         return Assessment(self._state_of_live(), NONE, phases, end=kept)
 

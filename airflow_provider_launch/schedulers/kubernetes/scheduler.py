@@ -296,7 +296,7 @@ class KubernetesScheduler(
             cause = self._events.cause_of_kill(killed)
             response.msg += f"; {cause}" if cause else ""
         if response.state is AppState.RUNNING:
-            known.began, known.queued = app.attempt, ""
+            known.running_attempt, known.queued = app.attempt, ""
         if is_terminal(response.state) and known.request is not None and app.jobs:
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
@@ -308,7 +308,7 @@ class KubernetesScheduler(
         if response.state is AppState.PENDING:
             # An app that ran is RUNNING, because counters of Jobs lag behind; unless its queue has evicted it.
             held = self._is_held(app, plan, response.msg)
-            if known.began is not None and not held:
+            if known.running_attempt is not None and not held:
                 running = dataclasses.replace(assessment, state=AppState.RUNNING)
                 response = response_from(app, plan, running, known.pods, known.request)
             elif held:
@@ -367,7 +367,9 @@ class KubernetesScheduler(
         if assessment is None or assessment.unclear or is_listed or (alone and known.request is None):
             try:
                 app.record = (
-                    self._catalog.record(app.app_id) if records is None else self._catalog.met(records.get(app.app_id))
+                    self._catalog.record(app.app_id)
+                    if records is None
+                    else self._catalog.checked(records.get(app.app_id))
                 )
             except DamagedError as error:
                 # One damaged record must not fail the responses for the others.
@@ -400,7 +402,7 @@ class KubernetesScheduler(
             return any(job.held for (_, attempt), job in app.jobs.items() if attempt == app.attempt)
         known = self._catalog.of(app.app_id)
         # Each attempt of a group is queued again, and its pods may not exist yet.
-        waits = known.began != app.attempt and not any(pod.app_attempt == app.attempt for pod in known.pods)
+        waits = known.running_attempt != app.attempt and not any(pod.app_attempt == app.attempt for pod in known.pods)
         return plan.group is not None and (waits or msg.startswith(GATED))
 
     def _queued(self, app: App, plan: Plan) -> str:
@@ -416,13 +418,13 @@ class KubernetesScheduler(
                 known.queued = self._after_attempts(app, (found.reason if found else "") or HELD)
             if found is not None and plan.queue:
                 self._observer.count_preemptions(app, found.evictions)
-                if not found.reason and known.began is not None:
+                if not found.reason and known.running_attempt is not None:
                     known.queued_at = float("-inf")  # just suspended: the reason and the count follow soon
         return known.queued
 
     def _after_attempts(self, app: App, reason: str) -> str:
         """Return the reason with the cause that ended the previous attempt."""
-        if not app.attempt or (record := app.record or self._catalog.found(app.app_id)) is None:
+        if not app.attempt or (record := app.record or self._catalog.unchecked_record(app.app_id)) is None:
             return reason
         before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
         return f"{reason}; attempt {app.attempt} ended: {before}"
@@ -435,11 +437,11 @@ class KubernetesScheduler(
 
     def exists(self, app_id: str) -> bool:
         """Return whether the app exists; its state is not read, because cancel and delete do that."""
-        return bool(APP_ID.fullmatch(app_id)) and self._catalog.found(app_id) is not None
+        return bool(APP_ID.fullmatch(app_id)) and self._catalog.unchecked_record(app_id) is not None
 
     def _delete_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
-            record = self._catalog.found(app_id)
+            record = self._catalog.unchecked_record(app_id)
             if record is None:
                 return
             if record.owners and not record.deleting:
@@ -554,10 +556,10 @@ class KubernetesScheduler(
         check_replica(roles, role_name, k)
         slug = plan.slug_of(role_name)
         state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
-        pods, fresh = self._catalog.pods_known(app_id, slug, k), self._catalog.is_over(app_id)
+        pods, fresh = self._catalog.cached_pods(app_id, slug, k), self._catalog.is_over(app_id)
         while True:
             if not pods and not fresh:
-                pods, fresh = self._catalog.pods_now(app_id, slug, k), True
+                pods, fresh = self._catalog.current_pods(app_id, slug, k), True
             try:
                 chunk = self._logs.read(pods, state, time.time() + self.cluster.ahead_s, plan.container_logs)
             except NotFoundError:
@@ -567,7 +569,7 @@ class KubernetesScheduler(
                 return chunk
             # No new lines from a cached list of attempts: list the pods again, there may be a new attempt.
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
-            pods, fresh = self._catalog.pods_now(app_id, slug, k), True
+            pods, fresh = self._catalog.current_pods(app_id, slug, k), True
 
     def stream_log(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
@@ -577,11 +579,11 @@ class KubernetesScheduler(
         plan = self._catalog.plan_for(app_id)
         slug = plan.slug_of(role_name)
         state = cursor if isinstance(cursor, dict) else {}
-        return self._logs.stream(self._catalog.pods_known(app_id, slug, k), state, plan.container_logs)
+        return self._logs.stream(self._catalog.cached_pods(app_id, slug, k), state, plan.container_logs)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         slug = self._catalog.plan_for(app_id).slug_of(role_name)
-        for list_pods in (self._catalog.pods_known, self._catalog.pods_now):
+        for list_pods in (self._catalog.cached_pods, self._catalog.current_pods):
             every = list_pods(app_id, slug, k)
             pods = [pod for pod in every if pod.number == attempt]
             if pods and (pods[-1].over or pods[-1].exit_code is not None):

@@ -38,7 +38,7 @@ def response_from(
         request: its request; None leaves roles and metadata empty.
     """
     newest = newest_attempts(pods, app.attempt)
-    if assessment.state is AppState.PENDING and any(pod.began for pod in newest.values()):
+    if assessment.state is AppState.PENDING and any(pod.has_started for pod in newest.values()):
         # The counters of a Job lag a second behind its pods.
         assessment = replace(assessment, state=AppState.RUNNING)
     replicas = {}
@@ -74,7 +74,7 @@ def response_from(
     response.early_logs = frozenset(
         (names.get(pod.role, pod.role), pod.replica)
         for pod in newest.values()
-        if not pod.began and any(one.began for one in pod.others if one.name in plan.container_logs)
+        if not pod.has_started and any(one.has_started for one in pod.others if one.name in plan.container_logs)
     )
     if assessment.state is AppState.FAILED and failed:
         response.structured_error_msg = _reply(failed)
@@ -119,7 +119,7 @@ _LOST_SOURCE = re.compile(
 
 def _is_stuck(pod: Pod) -> bool:
     """Return whether a pod cannot start until a user or administrator fixes the cause."""
-    if pod.began or pod.over:
+    if pod.has_started or pod.over:
         return False
     return pod.reason in _STUCK or (pod.reason in _PULLS and is_refused_pull(pod.message or ""))
 
@@ -144,7 +144,7 @@ def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | N
     newest = newest_attempts(pods, app.attempt)
     names = plan.titles
     for (slug, k), pod in sorted(newest.items()):
-        if not pod.began and not pod.over and not pod.deleting:
+        if not pod.has_started and not pod.over and not pod.deleting:
             return names.get(slug, slug), k, pod, pod.created
     for slug, job in sorted((slug, job) for (slug, attempt), job in app.jobs.items() if attempt == app.attempt):
         if job.finished or job.suspended or job.ended or job.failing or job.started is None:
@@ -160,7 +160,7 @@ def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | N
 def waits_for(pods: Iterable[Pod]) -> str:
     """Return why a pod does not start; empty if no pod has a reason."""
     for pod in pods:
-        if not pod.began and not pod.over and pod.reason not in STARTING:
+        if not pod.has_started and not pod.over and pod.reason not in STARTING:
             return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     return ""
 
@@ -193,7 +193,7 @@ def _end_of(pod: Pod) -> ReplicaEnd:
     note = f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     if pod.exit_code is None:
         note = f"{pod.reason or 'unknown reason'}: {pod.message}"[:_TEXT].rstrip(": ")
-    beside = failed_among(pod.others) if not (pod.exit_code or pod.disruption) else None
+    side_container = failed_among(pod.others) if not (pod.exit_code or pod.disruption) else None
     evicted = note if pod.reason == "Evicted" else ""
     return ReplicaEnd(
         pod.exit_code,
@@ -202,8 +202,8 @@ def _end_of(pod: Pod) -> ReplicaEnd:
         start_error=" ".join(pod.end_message.split())[:_TEXT] if pod.ended_by == "StartError" else "",
         preempted=pod.disruption or "",
         # An eviction is the cause; the signal to the program only follows from it.
-        beside=evicted or (beside.end if beside else ""),
-        last_lines=beside.last_lines if beside and not evicted else "",
+        beside=evicted or (side_container.end if side_container else ""),
+        last_lines=side_container.last_lines if side_container and not evicted else "",
         note=note if pod.reason or pod.exit_code is None else "",
     )
 
@@ -245,7 +245,7 @@ def _state(  # noqa: PLR0911 - a table
         return AppState.FAILED
     if is_terminal(state):
         return AppState.CANCELLED  # its pod was removed, or never created
-    if pod is not None and (pod.began or pod.phase == "Failed"):
+    if pod is not None and (pod.has_started or pod.phase == "Failed"):
         return AppState.RUNNING
     return AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING
 

@@ -46,7 +46,7 @@ class KnownApp:
     attempts: list[Attempt] = field(default_factory=list)
     attempts_as_of: str = ""
     errors: dict[str, str] | None = None
-    last_words: str | None = None
+    last_log_line: str | None = None
 
     def newest_path(self, role: int, k: int, name: str) -> str:
         """Return the path of a file in the last attempt of a replica; empty if there is no attempt."""
@@ -169,16 +169,16 @@ class KnownApps:
         ids = (app.record.app_id for app in changed)
         return {app_id: self._overfull[app_id][1] for app_id in ids if app_id in self._overfull}
 
-    def last_words(self, app: KnownApp) -> str:
+    def last_log_line(self, app: KnownApp) -> str:
         """Return the last line of srun, or of the script, in the log of an ended app; empty if there is none."""
-        if app.last_words is None:
+        if app.last_log_line is None:
             path = f"{app.record.app_id}/job.log"
             file = self._store.read([path], _ERROR_BYTES).get(path)
             text = file.data.decode("utf-8", "replace") if file and file.is_plain else ""
             lines = [line for line in text.split("\n") if line.strip()]
             of_srun = [line for line in lines if line.startswith("srun: ")]
-            app.last_words = clean_text((of_srun or lines or [""])[-1])[:_LINE_CHARS]
-        return app.last_words
+            app.last_log_line = clean_text((of_srun or lines or [""])[-1])[:_LINE_CHARS]
+        return app.last_log_line
 
     def load_errors(self, app: KnownApp) -> None:
         """Read the errors that the replicas of a failed app wrote, once."""

@@ -51,7 +51,7 @@ class Record:
     """Inode and time of `id`, which differ for a later app with the same id; file systems reuse inodes."""
     claim: str = ""
     end: str = ""
-    """`state,word,time`."""
+    """`state,reason,time`."""
     cancelled: bool = False
     deleted: bool = False
     terminated: bool = False

@@ -153,8 +153,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
                 if app_id in damaged:
                     continue
                 found = until_stopped(standings[app_id], app.record, app.request, app.attempts, seen.now)
-                if found.word == "nostart":
-                    found = replace(found, msg=self._known.last_words(app) or found.msg)
+                if found.reason == "nostart":
+                    found = replace(found, msg=self._known.last_log_line(app) or found.msg)
                 response = response_from(app.record, found, app.request, app.attempts)
                 if response.state is AppState.FAILED:
                     self._known.load_errors(app)
@@ -171,7 +171,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             app_id: standing(app.record, jobs.get(app.identity, []), seen.now, self.connection.settle_s)
             for app_id, app in apps.items()
         }
-        forgotten = [app_id for app_id, one in found.items() if one.is_new and one.word in FORGOTTEN]
+        forgotten = [app_id for app_id, one in found.items() if one.is_new and one.reason in FORGOTTEN]
         accounts = self._store.accounts(forgotten)
         for app_id in forgotten:
             rows = [one for one in accounts if one.app_id == app_id]

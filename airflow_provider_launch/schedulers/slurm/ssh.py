@@ -37,7 +37,7 @@ _PAUSES_S = (0.2, 0.5, 1.0)
 _CONNECT_LIMITS = 3
 """Time limit for a whole connect, as a multiple of the limit of one step."""
 _RECV_BYTES = 256 * 1024
-_GREETING_BYTES, _CODE_BYTES, _ERROR_BYTES = 1024 * 1024, 10, 4 * 1024 * 1024
+_LOGIN_BYTES, _CODE_BYTES, _ERROR_BYTES = 1024 * 1024, 10, 4 * 1024 * 1024
 """Maximum bytes of the output of login files, of an exit code, and of error texts."""
 
 
@@ -46,7 +46,7 @@ class SshTransport:
 
     def __init__(self, connection: SlurmConnection) -> None:
         self._connection = connection
-        self.place = f"login node {connection.ssh_host}"
+        self.host = f"login node {connection.ssh_host}"
         self._free = threading.Semaphore(_SHELLS)
         # Reads of logs that hang must not delay the states of apps.
         self._free_to_wait = threading.Semaphore(_SHELLS // 2)
@@ -60,7 +60,7 @@ class SshTransport:
             return self._run(script, args, stdin, timeout_s)
         began = time.monotonic()
         if not self._free_to_wait.acquire(timeout=timeout_s):
-            raise SchedulerUnavailableError(f"{self.place}: logs were not read within {timeout_s:g} s")
+            raise SchedulerUnavailableError(f"{self.host}: logs were not read within {timeout_s:g} s")
         try:
             return self._run(script, args, stdin, max(1.0, timeout_s - (time.monotonic() - began)))
         finally:
@@ -69,7 +69,7 @@ class SshTransport:
     def _run(self, script: str, args: tuple[str, ...], stdin: bytes, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
         if not self._free.acquire(timeout=timeout_s):
-            raise SchedulerUnavailableError(f"{self.place}: {_SHELLS} commands have not ended within {timeout_s:g} s")
+            raise SchedulerUnavailableError(f"{self.host}: {_SHELLS} commands have not ended within {timeout_s:g} s")
         try:
             while True:
                 shell, is_used = self._shell()
@@ -79,15 +79,15 @@ class SshTransport:
                     shell.close()
                     if is_used:
                         continue  # the server has closed the connection meanwhile; scripts may be run again
-                    raise SchedulerUnavailableError(f"{self.place} closed the connection: {error}") from error
+                    raise SchedulerUnavailableError(f"{self.host} closed the connection: {error}") from error
                 except TimeoutError as error:
                     shell.close()
                     # Other shells of a silent connection would hang, too.
-                    self._hang_up()
-                    raise SchedulerUnavailableError(f"{self.place} has not answered within {timeout_s:g} s") from error
+                    self._disconnect()
+                    raise SchedulerUnavailableError(f"{self.host} has not answered within {timeout_s:g} s") from error
                 except _EndlessError as error:
                     shell.close()
-                    raise AnswerTooLargeError(self.place) from error
+                    raise AnswerTooLargeError(self.host) from error
                 except BaseException:
                     shell.close()  # its answer must not be read later
                     raise
@@ -99,9 +99,9 @@ class SshTransport:
 
     def close(self) -> None:
         """Close the connection; the next command opens another."""
-        self._hang_up()
+        self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with self._mutex:
             clients, self._clients, self._idle = self._clients, [], []
         for client in reversed(clients):
@@ -125,9 +125,9 @@ class SshTransport:
                 return _Shell(channel, limit_s), False
             except (paramiko.SSHException, OSError, EOFError) as error:
                 # A closed connection is first noticed here.
-                self._hang_up()
+                self._disconnect()
                 if is_last:
-                    raise SchedulerUnavailableError(f"{self.place} does not open a session: {error}") from error
+                    raise SchedulerUnavailableError(f"{self.host} does not open a session: {error}") from error
         raise AssertionError("unreachable")
 
     def _transport(self) -> Any:
@@ -136,10 +136,10 @@ class SshTransport:
             if transport is not None and transport.is_active():
                 return transport
             self._clients, self._idle = [], []
-            self._clients = self._connect_patiently()
+            self._clients = self._connect_with_retries()
             return self._clients[-1].get_transport()
 
-    def _connect_patiently(self) -> list[Any]:
+    def _connect_with_retries(self) -> list[Any]:
         for pause_s in _PAUSES_S:
             try:
                 return self._connect()
@@ -165,7 +165,7 @@ class SshTransport:
             return [first, self._client(way, host, where.ssh_port, user, where.ssh_host_key)]
         except paramiko.SSHException as error:
             first.close()
-            raise SchedulerUnavailableError(f"{jump} cannot connect to {self.place}: {error}") from error
+            raise SchedulerUnavailableError(f"{jump} cannot connect to {self.host}: {error}") from error
         except BaseException:
             first.close()
             raise
@@ -271,7 +271,7 @@ class _Shell:
         try:
             deadline = time.monotonic() + timeout_s
             self._send(f"printf '%s\\n' {mark}\n".encode(), deadline)
-            self._until(f"{mark}\n".encode(), deadline, _GREETING_BYTES)
+            self._until(f"{mark}\n".encode(), deadline, _LOGIN_BYTES)
         except (_ClosedError, _EndlessError, TimeoutError) as error:
             raise OSError(f"its shell does not answer: {error}") from error
 

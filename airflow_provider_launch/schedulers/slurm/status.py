@@ -88,7 +88,7 @@ class Standing:
     """The state of an app as a whole."""
 
     state: AppState
-    word: str = ""
+    reason: str = ""
     """The reason, as in the record of the end."""
     msg: str = NONE
     claim: str = ""
@@ -101,7 +101,7 @@ class Standing:
     @property
     def end(self) -> str:
         """The text of the record, without the time."""
-        return f"{self.state.name},{self.word}"
+        return f"{self.state.name},{self.reason}"
 
 
 def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
@@ -114,8 +114,8 @@ def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
         settle_s: seconds until a record of a node is visible on the login node.
     """
     if record.end:
-        name, word = record.end.split(",")[:2]
-        return Standing(AppState[name], word)
+        name, reason = record.end.split(",")[:2]
+        return Standing(AppState[name], reason)
     if record.claim in _OURS:
         # The observer that claimed the app was interrupted before it recorded the end.
         state = AppState.CANCELLED if record.claim == "cancel" else AppState.FAILED
@@ -134,7 +134,7 @@ def until_stopped(
 
     They stop themselves soon after the end is recorded. After that time they are dead, together with their node.
     """
-    if not is_terminal(found.state) or found.word in _STEPS_SEEN:
+    if not is_terminal(found.state) or found.reason in _STEPS_SEEN:
         return found
     current = max((one.app_attempt for one in attempts), default=0)
     lives = sum(one.app_attempt == current and one.code is None for one in attempts)
@@ -153,7 +153,7 @@ def accounted(found: Standing, record: Record, identity: str, accounts: Sequence
     if best is None or record.cancelled:
         return found
     state = AppState.CANCELLED if best.state == "CANCELLED" else AppState.FAILED
-    return replace(found, state=state, word=best.state)
+    return replace(found, state=state, reason=best.state)
 
 
 def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
@@ -197,7 +197,7 @@ def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -
         if ended[-1].state == "CANCELLED" and ended[-1].has_nodes:
             # After a crash a node refuses a reused job number, and the controller cancels the job.
             found = Standing(AppState.FAILED, "dropped")
-        return Standing(found.state, found.word, claim="ended", is_new=True)
+        return Standing(found.state, found.reason, claim="ended", is_new=True)
     if now - record.submitted < _UNSEEN_S + settle_s:
         return Standing(AppState.SUBMITTED, msg="waits for its submission to be complete")
     return Standing(AppState.FAILED, "unstarted", claim="unstarted", is_new=True)
@@ -234,7 +234,7 @@ def response_from(
     }
     msg = found.msg
     if is_terminal(found.state):
-        first = _first_failed(replicas) if found.word == "exit" else None
+        first = _first_failed(replicas) if found.reason == "exit" else None
         msg = _cause(first) if first else _end_text(found, request)
     response = app_response(
         record.app_id,
@@ -256,11 +256,11 @@ def ending_of(attempt: Attempt) -> str:
 
 
 def _end_text(found: Standing, request: SlurmRequest) -> str:
-    if found.word == "limit" and request.time_limit_s is not None:
+    if found.reason == "limit" and request.time_limit_s is not None:
         return f"time limit of {request.time_limit_s:g} s reached"
-    if found.word == "nostart" and found.msg != NONE:
+    if found.reason == "nostart" and found.msg != NONE:
         return f"Slurm could not start any replica: {found.msg}"
-    return _OURS.get(found.word) or ENDS.get(found.word) or NONE
+    return _OURS.get(found.reason) or ENDS.get(found.reason) or NONE
 
 
 def _replica(role: str, k: int, newest: Attempt | None, state: AppState, *, has_cause: bool) -> ReplicaStatus:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NEVER_HEALS = ("permission denied", "not a directory", "read-only file system", "file name too long")
+_PERMANENT = ("permission denied", "not a directory", "read-only file system", "file name too long")
 _UNREACHED = (
     "unable to contact slurm controller",
     "communication connection failure",
@@ -246,18 +246,18 @@ class Store:
         limit = max(1, int(self._connection.timeout_s) - 5)
         answer = self._run(commands.PROBE, mark, "yes" if with_node else "", str(limit), codes={commands.REFUSED})
         if answer.code == commands.REFUSED:
-            self._refuse(answer.error, f"{self._transport.place} cannot launch")
+            self._refuse(answer.error, f"{self._transport.host} cannot launch")
         name = f"building/probe.{mark}"
         is_seen = mount is None or (Path(mount).expanduser() / name).exists()
         self._run(f'case $1 in "~/"*) cd;; esac; rm -f "${{1#"~/"}}/{name}"; exit 0')
         if not is_seen:
             raise SchedulerRejectedError(
-                f"files that {self._transport.place} writes below {self._connection.root!r} are not visible on the "
+                f"files that {self._transport.host} writes below {self._connection.root!r} are not visible on the "
                 f"worker below {mount!r}; correct or leave out mount in the connection"
             )
         version = answer.out.decode("utf-8", "replace").strip()
         tried = "; a node wrote a file that was read back" if with_node else ""
-        return f"{version} answers on {self._transport.place}, which can write {self._connection.root!r}{tried}"
+        return f"{version} answers on {self._transport.host}, which can write {self._connection.root!r}{tried}"
 
     def close(self) -> None:
         """Close the transport."""
@@ -280,24 +280,24 @@ class Store:
         text = answer.error.strip() or f"exit code {answer.code}"
         if answer.code == commands.FOREIGN:
             raise SchedulerRejectedError(
-                f"the directory {where.root!r} is open to other users on {self._transport.place}: {text}; files that "
+                f"the directory {where.root!r} is open to other users on {self._transport.host}: {text}; files that "
                 f"they write there would run as this user; let root be a directory that only this user can write "
                 f"(chown, 'chmod go-w'), or choose another one in the connection"
             )
         if answer.code == commands.UNUSABLE:
-            if any(word in text.lower() for word in _NEVER_HEALS):
+            if any(word in text.lower() for word in _PERMANENT):
                 raise SchedulerRejectedError(
-                    f"the directory {where.root!r} cannot be used on {self._transport.place}: {text}; "
+                    f"the directory {where.root!r} cannot be used on {self._transport.host}: {text}; "
                     f"choose another root in the connection"
                 )
             raise SchedulerUnavailableError(
-                f"the directory {where.root!r} is unavailable on {self._transport.place}: {text}"
+                f"the directory {where.root!r} is unavailable on {self._transport.host}: {text}"
             )
         if "not found" in text.lower() and "squeue" in text:
             raise SchedulerRejectedError(
-                f"{self._transport.place} has no commands of Slurm: {text}; set slurm_bin in the connection"
+                f"{self._transport.host} has no commands of Slurm: {text}; set slurm_bin in the connection"
             )
-        raise SchedulerUnavailableError(f"Slurm does not answer on {self._transport.place}: {text}")
+        raise SchedulerUnavailableError(f"Slurm does not answer on {self._transport.host}: {text}")
 
     def _files(self, data: bytes) -> dict[str, FilePart]:
         try:
@@ -306,7 +306,7 @@ class Store:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: ValueError) -> SchedulerUnavailableError:
-        return SchedulerUnavailableError(f"the answer of {self._transport.place} cannot be parsed: {error}")
+        return SchedulerUnavailableError(f"the answer of {self._transport.host} cannot be parsed: {error}")
 
     def _refuse(self, error: str, what: str) -> None:
         text = error.strip().replace("\n", "; ") or "without a reason"

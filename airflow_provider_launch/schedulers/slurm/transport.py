@@ -28,8 +28,8 @@ _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "SL
 class AnswerTooLargeError(SchedulerUnavailableError):
     """A script wrote more than `ANSWER_BYTES`."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(f"{place}: an answer has more than {ANSWER_BYTES >> 20} MB, and was not read completely")
+    def __init__(self, host: str) -> None:
+        super().__init__(f"{host}: an answer has more than {ANSWER_BYTES >> 20} MB, and was not read completely")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Answer:
 class Transport(Protocol):
     """Runs scripts on the host that has the commands of Slurm. Thread-safe."""
 
-    place: str
+    host: str
     """The host, for messages."""
 
     def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float, can_wait: bool = False) -> Answer:
@@ -65,7 +65,7 @@ class Transport(Protocol):
 class LocalTransport:
     """Runs scripts as processes of this host."""
 
-    place = "this host"
+    host = "this host"
 
     def run(
         self,
@@ -127,7 +127,7 @@ class LocalTransport:
                         if not part:
                             selector.unregister(key.fd)
                         if size > ANSWER_BYTES:
-                            raise AnswerTooLargeError(self.place)
+                            raise AnswerTooLargeError(self.host)
                         continue
                     left = _written(key.fd, left)
                     if not left:
