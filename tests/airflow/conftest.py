@@ -25,7 +25,7 @@ def launch_home(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_masks() -> Iterator[None]:
-    """Each test masks its own secrets only: those of another one may be in what it shows."""
+    """Each test masks only its own secrets, because its output may contain those of another test."""
     from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 
     reset_secrets_masker()

@@ -1,4 +1,4 @@
-"""What the tests of the guarantees share: apps of real engines, what happens meanwhile, and a worker that dies.
+"""Shared parts of the tests of the guarantees: apps of real engines, faults, and a worker that dies.
 
 Run as a program it is a worker host with everything imported: it forks one worker for each line of its input.
 """
@@ -67,7 +67,7 @@ class Place(Protocol):
         """Return how many replicas live."""
 
     def go(self) -> None:
-        """Let the replicas go on that wait for it."""
+        """Let the replicas continue that wait for it."""
 
     def vanish(self, app_id: str) -> None:
         """Remove the app and all that is known of it."""
@@ -334,7 +334,7 @@ def deferred(task: LaunchAppOperator, api: FakeExecutionApi, try_number: int = 1
 def resumed(
     task: LaunchAppOperator, api: FakeExecutionApi, asked: DeferTask, event: Mapping[str, Any], try_number: int = 1
 ) -> support.Ran:
-    """Go on with a deferred task on a worker, with the event as it comes out of the database."""
+    """Resume a deferred task on a worker, with the event as read from the database."""
     kwargs = {**deserialize(asked.next_kwargs), "event": json.loads(json.dumps(event))}
     api.resume = {"next_method": asked.next_method, "next_kwargs": serialize(kwargs)}
     try:
@@ -347,7 +347,7 @@ def resumed(
 
 
 class LastingApi(FakeExecutionApi):
-    """Keeps what tasks wrote in a file, which outlives the process of a worker.
+    """Stores the writes of tasks in a file, which survives the process of a worker.
 
     Args:
         file: where.

@@ -1,4 +1,4 @@
-"""Wrong arguments of operator and sensor: told when the DAG is parsed, or before anything starts."""
+"""Wrong arguments of operator and sensor are reported when the DAG is parsed, or before anything starts."""
 
 from __future__ import annotations
 

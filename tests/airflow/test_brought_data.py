@@ -1,4 +1,4 @@
-"""What templates, XComs, connections and params bring into an app arrives as it was."""
+"""Text from templates, XComs, connections and params reaches an app unchanged."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def _trigger(number: int) -> None:
 
 
 def test_a_stop_during_a_checkpoint_loses_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The triggerer gives up its open requests first, so that some triggers hear twice of its end."""
+    """The triggerer drops its open requests first, so that some triggers are cancelled twice."""
     supervisor = SlowSupervisor()
 
     async def run() -> asyncio.StreamWriter:

@@ -1,4 +1,4 @@
-"""Section `[launch]`: what the code reads is declared, what is declared is read, and both have one default."""
+"""Section `[launch]`: the code reads exactly the declared options, with the same defaults."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_the_file_is_below_connection_and_task(config_file, monkeypatch):
 
 
 def test_no_other_file_is_read(tmp_path, monkeypatch):
-    """What lies in the home of a worker must not change what a connection says."""
+    """Files in the home of a worker must not change the options of a connection."""
     (tmp_path / "other").write_text("[local]\ngrace_s = 1\n[launch:tracker]\none=\n")
     monkeypatch.setenv("LAUNCHCONFIG", str(tmp_path / "other"))
     monkeypatch.delenv("AIRFLOW__LAUNCH__CONFIG_FILE", raising=False)

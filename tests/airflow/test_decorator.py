@@ -66,7 +66,7 @@ def test_arguments_are_rendered_and_the_context_is_there_by_name() -> None:
 
 
 def test_templates_in_the_returned_app_are_data() -> None:
-    """As with the operator: what a callable returns is taken as it is."""
+    """As with the operator, templates in the returned app are not rendered."""
     ran = run_task(made(lambda: echo("{{ run_id }}"), task_id="t"), FakeExecutionApi())
 
     assert ran.logged("[w/0] {{ run_id }}")
@@ -117,7 +117,7 @@ def test_it_expands() -> None:
 
 
 def test_it_defers() -> None:
-    """The task that goes on is a new object, to which nobody has returned an app, and nobody shall."""
+    """The resumed task is a new object without an app, and the function must not be called again."""
     api = FakeExecutionApi()
     calls = []
 

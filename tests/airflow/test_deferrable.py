@@ -224,7 +224,7 @@ def test_a_stop_while_the_end_is_stored_keeps_the_position(monkeypatch: pytest.M
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> list[FollowProgress]:
-    """What triggers have kept, of which the next one finds the last; nothing is kept at the end, as after SIGKILL."""
+    """Checkpoints of triggers, of which the next one finds the last; the end stores none, as after SIGKILL."""
     kept: list[FollowProgress] = []
 
     async def save(_self: Checkpoint, progress: FollowProgress, **_: bool) -> None:
@@ -273,7 +273,7 @@ def test_reports_are_not_repeated_by_another_trigger(
 
 
 def test_a_trigger_that_fails_shows_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
+    """Shared objects live for months, and a feed that is not removed would be read for as long."""
 
     async def fails(_self: Checkpoint, _progress: Any, **_: bool) -> None:
         raise RuntimeError("no room for a place")

@@ -1,4 +1,4 @@
-"""Guarantee 8: a log that stalls, floods, or holds what no log should, and the task beside it."""
+"""Guarantee 8: a log that stalls, floods, or has invalid content, and another task at the same time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TICKS = "i=0; while test ! -e $GO; do i=$((i + 1)); echo tick $i; sleep 0.1; don
 
 @pytest.fixture(autouse=True)
 def triggerer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A triggerer that has just begun."""
+    """A triggerer that has just started."""
     monkeypatch.setattr(hub_module, "_hub", None)
     return
 
@@ -84,7 +84,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
 def test_a_result_in_a_stalled_log_is_waited_for(
     place: Place, deferrable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarantee 8: where the log brings the result, the task reports that it cannot be read, and does not lose it."""
+    """Guarantee 8: if the log contains the result, the task reports that it cannot be read, and does not lose it."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
     extra = {**place.connection["extra"], "timeout_s": 2}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({**place.connection, "extra": extra}))
@@ -156,7 +156,7 @@ def numbered(heard: Heard) -> list[tuple[float, str]]:
 def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarantee 8: the budget is kept, the other app is heard and its end seen, and each line is there once."""
+    """Guarantee 8: the budget holds, lines and end of the other app are shown, and each line is shown once."""
     rate = 100_000
     monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_LOG_BYTES_PER_S", str(rate))
     quiet_at = place.another()
@@ -206,7 +206,7 @@ def test_a_flood_on_a_worker_is_there_line_by_line(place: Place) -> None:
 @on_places
 @in_modes
 def test_long_lines_and_broken_text_are_there_once(place: Place, deferrable: bool) -> None:
-    """Guarantee 8: a line of 1 MB comes in pieces that rejoin, and what is no UTF-8 is marked and hides nothing."""
+    """Guarantee 8: a line of 1 MB comes in pieces, and invalid UTF-8 is marked and hides no text."""
     script = (
         f"printf 'bad \\377 byte\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo; "
         f"printf '\\303\\50 \\355\\240\\200\\n'; {WAIT}; printf 'last \\303'"
@@ -248,7 +248,7 @@ def another_process() -> Any:
 
 
 def masked(heard: Heard) -> str:
-    """Return the lines so far as Airflow writes them, with what was said to be a secret meanwhile."""
+    """Return the lines so far as Airflow writes them, with the secrets registered since then."""
     from airflow.sdk.log import redact
 
     text = "\n".join(str(redact(line)) for _, line in heard.lines)
@@ -262,7 +262,7 @@ def masked(heard: Heard) -> str:
 def test_secrets_of_the_connection_are_masked_in_every_text(
     place: Place, deferrable: bool, another_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarantee 8: on the worker, in the triggerer, and on the worker that goes on."""
+    """Guarantee 8: on the worker, in the triggerer, and on the worker that resumes."""
     extra = {**place.connection["extra"], "registry_username": "me", "registry_password": "hush-registry"}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({**place.connection, "extra": extra}))
     check_masked(place, "echo it is hush-registry", deferrable, another_process)
@@ -273,7 +273,7 @@ def test_secrets_of_the_connection_are_masked_in_every_text(
 def test_secrets_in_the_environment_are_not_shown_with_the_request(
     place: Place, deferrable: bool, another_process: Any
 ) -> None:
-    """Guarantee 8: what the launcher shows of the app hides values under names that look like secrets."""
+    """Guarantee 8: the launcher hides values under names that look like secrets."""
     check_masked(place, "echo it is here", deferrable, another_process, env={"API_TOKEN": "hush-token"})
 
 

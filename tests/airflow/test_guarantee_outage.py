@@ -50,7 +50,7 @@ def on_outages(first: bool) -> pytest.MarkDecorator:
 
 @on_outages(False)
 def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, deferrable: bool) -> None:
-    """Guarantee 5: the task waits, says so once, and goes on with the app and its log where they were."""
+    """Guarantee 5: the task waits, reports it once, and continues with the app and its log."""
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05, unavailable_for_s=60)
 
     def act() -> None:
@@ -74,7 +74,7 @@ def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, defe
 
 @on_outages(True)
 def test_an_outage_beyond_the_bound_fails_and_the_app_is_left(place: Place, outage: str, deferrable: bool) -> None:
-    """Guarantee 5: the error says who must act, nothing is cancelled unseen, and the next try goes on with the app."""
+    """Guarantee 5: the error names the fix, no app is cancelled unseen, and the next try continues with the app."""
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05, unavailable_for_s=1)
     api, is_over = FakeExecutionApi(retries=1), threading.Event()
 

@@ -238,7 +238,7 @@ at_wrong_hours = pytest.mark.parametrize("offset_s", [HOUR_S, -HOUR_S], ids=["ah
 def test_a_triggerer_with_a_wrong_clock_shows_each_line_once_and_the_end(
     place: Place, triggerer_clock: Callable[[float], None], offset_s: float
 ) -> None:
-    """Guarantee 7: places in logs and bounds of outages do not come from the triggerer's clock."""
+    """Guarantee 7: positions in logs and limits of outages do not depend on the triggerer's clock."""
     script = "i=0; while [ $i -lt 40 ]; do i=$((i + 1)); echo line $i; test $((i % 5)) = 0 && sleep 0.1; done; " + WAIT
     task = launch(place, place.role(script), deferrable=True, poll_interval_s=0.05, unavailable_for_s=5)
     trigger, asked = deferred(task, api := FakeExecutionApi())
@@ -263,7 +263,7 @@ def test_a_triggerer_with_a_wrong_clock_shows_each_line_once_and_the_end(
 def test_a_duration_is_a_duration_by_any_clock(
     place: Place, triggerer_clock: Callable[[float], None], offset_s: float
 ) -> None:
-    """Guarantee 7: what counts from the start of the trigger, a sensor's timeout, needs no right clock."""
+    """Guarantee 7: a sensor's timeout, which counts from the start of the trigger, does not need a correct clock."""
     old, _ = deferred(launch(place, place.role(WAIT), deferrable=True), FakeExecutionApi())
     trigger = AppStatusTrigger(old.handle, timeout_s=1.0, cancels_at_deadline=False, poll_interval_s=0.05)
     until(lambda: place.alive() == 1)

@@ -69,7 +69,7 @@ def _never_followed(trigger: AppStatusTrigger, _place: Place, vanish: Callable[[
 def test_an_app_that_vanishes_between_two_followers_is_a_failure(
     place: Place, follow: Callable[..., dict[str, Any]]
 ) -> None:
-    """Guarantee 6: what the trigger has seen of the end is not enough either; the worker asks the scheduler itself."""
+    """Guarantee 6: the end that the trigger has seen is not enough either; the worker asks the scheduler itself."""
     task = launch(place, place.role(WAIT), deferrable=True, poll_interval_s=0.05)
     api = FakeExecutionApi()
     trigger, asked = deferred(task, api)

@@ -1,4 +1,4 @@
-"""Connections: what they mean, and what is refused."""
+"""Connections: their meaning, and refused content."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_connections_in_the_docs_are_accepted(define, checkout, page) -> Non
 
 
 def test_a_type_of_ours_means_our_scheduler(define, engine, tmp_path, monkeypatch) -> None:
-    """What else is installed cannot get the credentials of a connection that was not made for it."""
+    """Another installed plug-in cannot get the credentials of a connection of a built-in type."""
     info = tmp_path / "other_local-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-local\nVersion: 1.0\n")

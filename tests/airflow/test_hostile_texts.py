@@ -130,7 +130,7 @@ def test_a_plug_in_cannot_return_a_reserved_key(engine, api) -> None:
 
 
 def test_a_replica_with_an_impossible_number_takes_no_memory() -> None:
-    """A plug-in may report any number; a list with a place for each lower one would not fit into memory."""
+    """A plug-in may report any number; a list with an item for each lower one would not fit into memory."""
     replicas = [ReplicaStatus(k, AppState.FAILED, "w", "host", exit_code=3) for k in (1, -1, 10**12)]
     response = DescribeAppResponse("a", AppState.FAILED, roles_statuses=[RoleStatus("w", replicas)])
 

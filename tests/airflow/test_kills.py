@@ -63,7 +63,7 @@ def end_together(triggers: list[AppStatusTrigger], engine: FakeEngine, *, until:
 
 
 class Airflow:
-    """What Airflow answers about the states of tasks: slowly, and at first perhaps not at all."""
+    """Airflow's answers about states of tasks: slow, and at first perhaps none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: str | None, *, failures: int = 0) -> None:
         self.state, self.failures, self.asked = state, failures, 0

@@ -1,4 +1,4 @@
-"""What a connection keeps for itself, whatever a DAG or a handle asks for."""
+"""Limits of a connection that a DAG or a handle cannot override."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_overlay_does_not_override_locked_options(define) -> None:
 
 
 def test_only_options_can_be_locked(define) -> None:
-    """A misspelt name would lock nothing, and nobody would see it."""
+    """A misspelt name would lock no option without being noticed."""
     with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is not an option of 'docker'"):
         define("launch_docker", locked=["privilegd"]).merged_cfg({})
 
@@ -111,7 +111,7 @@ def kubeconfig(user: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("key", ["exec", "auth-provider"])
 def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp_path, key) -> None:
-    """Who may edit connections would run it on workers, triggerers, and by the test of the connection."""
+    """An editor of connections could run it on workers, triggerers, and with the connection test."""
     ran = tmp_path / "ran"
     program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": [str(ran)]}
     secret = kubeconfig({key: {**program, "interactiveMode": "Never", "name": "oidc"}})

@@ -226,7 +226,7 @@ def test_a_task_writes_each_xcom_once_and_leaves_no_cursor(deferrable: bool) -> 
 
 @pytest.mark.parametrize(("script", "lasts"), [("true", True), ("exit 1", False)])
 def test_the_record_of_an_app_lasts_as_long_as_its_run(script: str, lasts: bool) -> None:
-    """Airflow drops other values after 30 days; a clear after that would start a second app beside the first."""
+    """Airflow drops other values after 30 days; a later clear would start a second app while the first one runs."""
     api = FakeExecutionApi()
     with a_dag():
         task = LaunchAppOperator(task_id=f"lasts_{lasts}".lower(), app=AppDef("app", [sh(script)]))

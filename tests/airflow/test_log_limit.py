@@ -1,4 +1,4 @@
-"""`max_log_bytes`: of a long log the first and the last lines are shown, and how much is not."""
+"""`max_log_bytes`: the first and the last lines of a long log are shown, and how much is left out."""
 
 from __future__ import annotations
 

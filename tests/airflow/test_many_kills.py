@@ -237,7 +237,7 @@ def test_airflow_that_does_not_answer_for_a_while_is_asked_again(
 def test_a_trigger_whose_app_is_left_alone_asks_nothing(
     engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand sensors that end are no reason for a thousand requests."""
+    """A thousand sensors that end do not cause a thousand requests."""
 
     async def fail(_self: AppStatusTrigger) -> str:
         raise AssertionError("the handle was looked up")

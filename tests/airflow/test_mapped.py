@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine("local")
 
 
 def app_of(index: int) -> AppDef:
-    """An app with templates in each place that may have one."""
+    """An app with templates in each field that may have one."""
     role = sh(
         "echo $NOTE {{ ti.map_index }} {{ run_id }}", name=f"w{index}", env={"NOTE": f"{index}-{{{{ ti.task_id }}}}"}
     )

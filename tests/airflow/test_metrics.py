@@ -1,4 +1,4 @@
-"""What a platform's dashboards and alerts are made of."""
+"""Metrics for the dashboards and alerts of a platform."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANCELLED = ("incr", "launch.apps_ended", 1, {"backend": "fake", "state": "CANCE
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any, dict[str, str]]]:
-    """What Airflow's `Stats` is given: method, name, value, tags."""
+    """The calls of Airflow's `Stats`: method, name, value, tags."""
     found: list[tuple[str, str, Any, dict[str, str]]] = []
 
     def keep(method: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a task leaves of its app: nothing of one that has succeeded, by default, once result and log are in Airflow."""
+"""Removal of ended apps: by default succeeded ones, once result and log are in Airflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end
 
 
 class WorkerDiedError(BaseException):
-    """What no code of ours handles."""
+    """An error that no code of ours handles."""
 
 
 WRITES = 'echo working; echo "{\\"n\\": 7}" > "$LAUNCH_RESULT_PATH"'

@@ -1,4 +1,4 @@
-"""What a retry, a clear and a fault do: the real task runner, with an engine that the test drives."""
+"""Effects of a retry, a clear and a fault: the real task runner, with an engine that the test drives."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
 
 
 def test_a_cleared_success_runs_again_though_the_dag_allows_fewer_retries(engine, make_api, play) -> None:
-    """Airflow counts the limit anew, from the tries that were made and what the DAG says now: here the same one."""
+    """Airflow computes the limit again from the tries so far and the current DAG: here it is the same."""
     api = make_api(retries=1)
     play(AppState.SUCCEEDED, AppState.SUCCEEDED)
     run_task(on_cluster(retries=1), api)
@@ -354,7 +354,7 @@ def test_a_kill_while_the_app_from_before_a_clear_is_searched_ends_it(engine, ma
 
 
 def test_a_slow_answer_is_not_an_outage(engine, api, play) -> None:
-    """Who bears no outage at all still waits for answers."""
+    """Even with `unavailable_for_s=0` a task waits for answers."""
     play(AppState.SUCCEEDED)
     engine.on_describe = lambda _ids: time.sleep(0.2)
 

@@ -1,4 +1,4 @@
-"""What the task log shows of an app that its queue takes away and gives back."""
+"""The task log of an app that is preempted and started again by its queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this package uses of Airflow beyond its public API: an Airflow without one of these parts shows here."""
+"""Private parts of Airflow that this package uses: an Airflow without one of them fails here."""
 
 from __future__ import annotations
 

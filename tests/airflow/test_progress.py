@@ -1,4 +1,4 @@
-"""What is stored of an app that is followed: users can edit an XCom, and triggers in the database."""
+"""Stored progress of an app, which users can edit in an XCom and in the triggers of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow reads about the provider. A mistake here may stop the whole deployment of a user."""
+"""The provider info that Airflow reads. A mistake here may stop the whole deployment of a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log pump of a triggerer: a fair share for each app, a budget for all, and exact places."""
+"""The log pump of a triggerer: a fair share for each app, a budget for all, and exact positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
 
 class Log:
-    """Takes the place of a task's log."""
+    """Replaces a task's log."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -148,7 +148,7 @@ def test_the_budget_holds_for_all_together(engine: FakeEngine, feeds: Any) -> No
 
 
 def test_a_follower_adds_exactly_the_lines_that_the_pump_left(engine: FakeEngine, feeds: Any) -> None:
-    """The trigger stops in the middle of what it has read, and the worker goes on from there."""
+    """The trigger stops in the middle of a read chunk, and the worker continues from there."""
     texts = [f"{n}\n" for n in range(3_000)]
     seen: list[str] = []
     places: dict[str, Any] = {}
@@ -308,7 +308,7 @@ def piece_feeds(engine: FakeEngine) -> Callable[..., tuple[Feed, PieceLog, str]]
 
 
 def test_a_long_line_does_not_delay_other_apps(engine: FakeEngine, piece_feeds: Any) -> None:
-    """A program without line feeds writes lines of 16 MB; the others of the triggerer are heard all the same."""
+    """A program without line feeds writes lines of 16 MB; other apps of the triggerer are still shown."""
     pump = LogPump(256 * 1024)
     engine.chunk_lines = 1
     loud = [piece_feeds(f"loud-{n}") for n in range(4)]

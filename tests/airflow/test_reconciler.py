@@ -1,4 +1,4 @@
-"""Apps that lost their task: what asks Airflow, what cancels, and what closes the gaps between two processes."""
+"""Apps that lost their task: requests to Airflow, cancels, and the gaps between two processes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_runs_that_were_never_seen_are_reported_and_kept(
 def test_workers_with_another_deployment_id_are_reported_once(
     engine: FakeEngine, api: FakeExecutionApi, caplog: Any
 ) -> None:
-    """Such as with two values of `[api] base_url`: none of their orphans would be cancelled, without a word."""
+    """For example with two values of `[api] base_url`: their orphans would silently never be cancelled."""
     driven = Driven({submit(engine, "ours", deployment="there"): "failed", submit(engine, "theirs"): "running"})
     submit(engine, "another", deployment="elsewhere")
     driven.it.see_run("d", "r")

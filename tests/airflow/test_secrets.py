@@ -1,4 +1,4 @@
-"""The places of secrets: what a worker hands over in place of values, and what is found there."""
+"""Locations of secrets, which a worker passes instead of values, and the values found there."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_masks_of_one_app_are_bounded() -> None:
 
 
 class TestRequest:
-    """What is shown of a request: masks apply to values, and not to the text in which they are written otherwise."""
+    """A shown request: masks apply to values, and not to their formatted text."""
 
     @pytest.mark.parametrize(
         "secret", ['hu"sh', "hu'sh'", "hu\\sh", "hu\nsh\nhush", '{"private": "hush1\\nhush2"}', "hush$"]
@@ -179,7 +179,7 @@ def dryrun(given: AppDef, backend: str) -> AppDryRunInfo[Any]:
 
 @pytest.mark.parametrize("how", ["dict", "xcom", "AppDef"])
 def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Airflow stores it before the task begins, and knows only names of its own."""
+    """Airflow stores it before the task starts, and masks only its own names."""
     monkeypatch.setenv("AIRFLOW_VAR_DB_PASSWORD", 'hush"quoted')
     env = {
         "DB_PASS": "hush-1",

@@ -172,7 +172,7 @@ def test_unknown_cursors_mean_the_start(text: str) -> None:
 
 
 def test_text_that_unpacks_to_far_more_is_not_ours() -> None:
-    """Who may edit XComs must not fill the memory of a triggerer."""
+    """A user who may edit XComs must not be able to fill the memory of a triggerer."""
     packed = base64.b64encode(zlib.compress(b'{"a": "' + b" " * 40_000_000 + b'"}', 9)).decode()
 
     assert len(packed) < 60_000
@@ -180,7 +180,7 @@ def test_text_that_unpacks_to_far_more_is_not_ours() -> None:
 
 
 def test_reschedule_ends_though_its_log_is_slow(engine, api, launched) -> None:
-    """Each look would begin the last read anew."""
+    """Each poll would repeat the last read."""
     app_id, xcom = launched
     engine.on_read = lambda *_: time.sleep(1.0)
     engine.state(app_id, AppState.SUCCEEDED)
@@ -375,7 +375,7 @@ def test_it_starts_in_the_triggerer_only_if_nothing_has_to_be_rendered_there() -
 
 @pytest.mark.parametrize("how", [{"mode": "reschedule"}, {"deferrable": True}], ids=["reschedule", "deferrable"])
 def test_attempt_and_page_are_named_once(engine, api, launched, how) -> None:
-    """What goes on in another process goes on in the same log."""
+    """A run in another process continues in the same log."""
     app_id, xcom = launched
     engine.apps[app_id].ui_url = "https://ui/app"
     engine.write(app_id, "worker", 0, "again\n", attempt=1)

@@ -87,7 +87,7 @@ def test_a_trigger_does_not_fire_too_early(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_task_that_resumes_without_an_event_launches_like_execute() -> None:
-    """Airflow goes on with `next_method` but without the event if the task was cleared in that moment."""
+    """Airflow resumes with `next_method` but without the event if the task was cleared at that moment."""
     api = FakeExecutionApi()
     task = launch(sh(NUMBERS), deferrable=True)
     ran = run_task(task, api)

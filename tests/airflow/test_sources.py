@@ -109,7 +109,7 @@ def test_a_function_that_hands_on_a_text_of_a_run_opens_nothing(secret, monkeypa
 
 @pytest.mark.parametrize("how", ["app", "dict", "function", "component"])
 def test_files_that_the_dag_file_names_are_opened(secret, how: str) -> None:
-    """It goes on to the engine, which is not there."""
+    """The launch continues to the engine, which does not exist."""
     location = str(secret)
     if how == "component":
         found = ran(component=f"{__name__}:made_of", component_args={"overlay": location})

@@ -1,4 +1,4 @@
-"""An app that has not begun in time is cancelled, and fails with what it waited for; in both modes."""
+"""An app that has not started in time is cancelled, and the error names the reason; in both modes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_app_that_started_at_the_last_moment_is_not_forgotten(engine, make_ap
 
 @in_modes
 def test_an_app_that_cannot_start_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
-    """Without any limit: nobody brings an image that is refused."""
+    """Without any limit: a refused image does not appear by itself."""
     monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
 

@@ -1,4 +1,4 @@
-"""What stands in the task log around the lines of the app: request, states, progress, summary, error."""
+"""The task log around the lines of the app: request, states, progress, summary, error."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_progress_bar_is_shown_before_its_line_ends(deferrable) -> None:
 
 @in_modes
 def test_a_long_bar_is_its_last_text(deferrable) -> None:
-    """A bar of hours is a line of megabytes, of which nobody reads more than the end."""
+    """A progress bar of hours is a line of megabytes, of which only the end matters."""
     program = "import sys; sys.stdout.write(''.join(f'\\r{n} of 40000' for n in range(40001)) + '\\n')"
     ran, _ = run_to_end(launch(sh(f'python3 -c "{program}"; sleep 0.6'), deferrable=deferrable), FakeExecutionApi())
 

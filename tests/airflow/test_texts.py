@@ -1,4 +1,4 @@
-"""What a user reads first: where an error is, what is the cure, and what a task that failed hands on."""
+"""The first texts that a user reads: the location of an error, its fix, and the output of a failed task."""
 
 from __future__ import annotations
 

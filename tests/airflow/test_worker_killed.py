@@ -166,7 +166,7 @@ def test_a_worker_killed_while_it_follows_causes_one_app(place: Place, worker_ho
 
 
 def test_a_cleared_task_cancels_the_old_app_and_starts_a_new_one(tmp_path: Path) -> None:
-    """On real processes: the old app is dead before the new one begins."""
+    """On real processes: the old app has ended before the new one starts."""
     record = tmp_path / "ran"
     api = FakeExecutionApi()
     script = f"echo $LAUNCH_APP_ID >> {record}; test $(wc -l < {record}) = 2 || sleep 60"

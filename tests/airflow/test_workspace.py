@@ -1,4 +1,4 @@
-"""`LaunchAppOperator(workspace=...)`: paths begin at the DAG file, and what cannot be is refused."""
+"""`LaunchAppOperator(workspace=...)`: paths are relative to the DAG file, and wrong values are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer of a follower can rely on."""
+"""Guarantees of a follower for its consumer."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_new_reason_for_waiting_is_reported(engine, follow, app_id):
 
 @pytest.mark.parametrize("end", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
 def test_an_end_is_final(engine, follow, app_id, end):
-    """An engine that takes its word back must not change an outcome that was told."""
+    """An engine that changes its answer must not change a reported outcome."""
     engine.state(app_id, end)
     follower = follow()
     events = until(follower, lambda event: isinstance(event, StateChanged))
@@ -597,7 +597,7 @@ def test_new_apps_do_not_cause_more_polls_of_an_unreachable_scheduler(engine, sc
 
 
 def test_many_new_apps_wait_for_the_round(engine, scheduler):
-    """In a triggerer some app is always young; the scheduler would never be left alone."""
+    """In a triggerer some app has always just changed, and the scheduler would be polled all the time."""
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(50)]
     poller = Poller(scheduler, 0.5)
     heard: list[object] = []

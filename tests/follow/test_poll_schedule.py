@@ -22,7 +22,7 @@ def answer_of(state: AppState, **how: object) -> Callable[[str, float], Answer]:
 
 
 class Asked:
-    """The questions of a schedule, each answered at once.
+    """The polls of a schedule, each answered at once.
 
     Args:
         schedule: what is asked when.
@@ -158,7 +158,7 @@ def test_the_ends_of_many_replicas_are_asked_for_together() -> None:
 
 
 def test_an_app_that_needs_an_observer_is_asked_for_in_time() -> None:
-    """Where the log shows the ends, rounds are rare, and a time limit falls between two of them."""
+    """If the log reports the ends, rounds are rare, and a time limit falls between two of them."""
 
     def limited(app_id: str, now: float) -> Answer:
         return DescribeAppResponse(app_id, AppState.RUNNING, act_in_s=32.5 - now if now < 32.5 else None)

@@ -184,7 +184,7 @@ def test_one_app_that_fails_does_not_slow_down_others(scheduler):
 
 
 def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
-    """Where ends are heard of elsewhere the rounds are rare, and a time limit falls between two of them."""
+    """If ends are reported elsewhere, rounds are rare, and a time limit falls between two of them."""
     describe_many = scheduler.describe_many
     began = time.monotonic()
     asked_at = []

@@ -1,4 +1,4 @@
-"""What answers mean for whoever follows an app: pure."""
+"""The meaning of answers for a follower of an app: pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class PlainLines:
-    """Lines, whose place is their number."""
+    """Lines whose position is their number."""
 
     def __init__(self, seek: bytes = b"") -> None:
         self.rest = b""
@@ -55,7 +55,7 @@ class PlainLines:
 
 
 class Taker:
-    """Takes lines, until it has so many at once."""
+    """Takes lines, until it has a given number at once."""
 
     def __init__(self, limit: int = 10**9) -> None:
         self.lines: list[str] = []
@@ -240,7 +240,7 @@ def test_a_connection_that_ends_within_a_chunk_is_cut(server):
 
 
 def test_messages_of_the_engine_are_not_lines(server):
-    """A node that has no watchers left says so in place of a log, with status 200."""
+    """A node without free watchers returns an error message instead of a log, with status 200."""
     target = server(lambda c: c.sendall(HEADER + chunk(b"a\nfailed to create a watcher") + LAST))
     stream = opened(target)
     taker = follow(StreamEngine(), stream, Taker())
@@ -251,7 +251,7 @@ def test_messages_of_the_engine_are_not_lines(server):
 
 
 def test_a_position_that_does_not_come_ends_the_stream(server):
-    """A log that was rotated away begins after the place; whoever waits for it would wait for ever."""
+    """A rotated log starts after the position; a reader that waits for it would wait for ever."""
 
     def act(connection: socket.socket) -> None:
         connection.sendall(HEADER + chunk(b"x\ny\n"))
@@ -284,7 +284,7 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
 
 
 def test_the_thread_starts_without_the_lock(server, monkeypatch):
-    """A thread that begins may collect garbage: a follower that this closes takes the lock, and both would wait."""
+    """Starting a thread may collect garbage: closing a follower takes the lock, and both would wait."""
     engine, waits, plain = StreamEngine(), [], threading.Thread
 
     class Collecting(plain):

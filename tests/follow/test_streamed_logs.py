@@ -69,7 +69,7 @@ def shown(follower: Follower, text: str) -> list[Any]:
 
 
 def streams(engine: StreamingEngine, count: int) -> None:
-    """Wait until so many streams were opened."""
+    """Wait until this many streams were opened."""
     until(lambda: len(engine.opened) >= count)
 
 
@@ -109,7 +109,7 @@ def test_a_stream_that_is_cut_continues_where_it_stopped(engine, app_id, follow)
 
 
 def test_an_app_without_a_stream_is_read(engine, scheduler, app_id, follow, monkeypatch) -> None:
-    """What the opening raises is no end of the log."""
+    """An error of opening a stream does not end the log."""
     opened = threading.Event()
 
     def fail(*_: Any, **__: Any) -> None:

@@ -154,7 +154,7 @@ class Airflow:
                 os.kill(pid, how)
 
     def resize(self, pool: str, slots: int) -> None:
-        """Let so many tasks of the pool run at a time."""
+        """Set how many tasks of the pool run at a time."""
         body = {"pool": pool, "slots": slots, "include_deferred": False}
         self.ask("PATCH", f"/pools/{pool}", body).raise_for_status()
 
@@ -174,7 +174,7 @@ class Airflow:
 
     @property
     def parts(self) -> list[str]:
-        """What was started and not stopped."""
+        """The processes that were started and not stopped."""
         return [*self._sessions]
 
     def is_alive(self, part: str) -> bool:
@@ -242,7 +242,7 @@ class Airflow:
     # ---- workers ---------------------------------------------------------------------------------------------
 
     def worker_of(self, task_instance_id: str) -> tuple[int, int] | None:
-        """Return the pids of supervisor and task process that work on it; None while nobody does."""
+        """Return the pids of its supervisor and task process; None while there are none."""
         wanted = f"airflow worker -- {task_instance_id}".encode()
         for pid in _of_session(self._sessions["scheduler"].pid):
             with contextlib.suppress(OSError):

@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin the suite first: it takes longest."""
+    """Start the suite first, because it takes longest."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Begin all scenarios with the first one; each test then waits for its own."""
+    """Start all scenarios with the first one; each test then waits for its own."""
     if HERE not in pyfuncitem.path.parents or pyfuncitem.get_closest_marker("alone"):
         return None
     if not _begun:
@@ -116,7 +116,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _scenario(item: pytest.Item, live: Live) -> Callable[[], None] | None:
-    """Return the test as a call; None if it is none of ours, runs alone, or lacks its engine."""
+    """Return the test as a call; None if it is not part of this suite, runs alone, or lacks its engine."""
     if HERE not in item.path.parents or item.get_closest_marker("alone") or not isinstance(item, pytest.Function):
         return None
     if any(ENGINES[mark.args[0]]() for mark in item.iter_markers("engine")):

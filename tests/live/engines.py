@@ -1,4 +1,4 @@
-"""What is alive at an engine, seen past all schedulers, and how an app is made to vanish from it."""
+"""Running objects of an engine, found without a scheduler, and ways to make an app vanish."""
 
 from __future__ import annotations
 

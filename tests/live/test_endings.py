@@ -27,7 +27,7 @@ in_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def begun(live, dag_id: str, engine: str, script: str = SCRIPT) -> tuple[Run, str]:
-    """Return a run whose task follows a living app that has said "began", and the app's id."""
+    """Return a run whose task follows a running app that has printed "began", and the app's id."""
     run = live.run(dag_id, engine, script)
     run.wait({"deferred" if dag_id.endswith("deferrable") else "running"}, STARTED_WITHIN_S)
     until(lambda: run.xcom("handle"), STARTED_WITHIN_S, POLL_S)
@@ -37,7 +37,7 @@ def begun(live, dag_id: str, engine: str, script: str = SCRIPT) -> tuple[Run, st
 
 
 def until_followed(run: Run, tries: int = 1) -> None:
-    """Wait until the log has what both replicas of the newest try say first.
+    """Wait until the log has the first lines of both replicas of the newest try.
 
     A deferred task that is ended before its trigger has started is seen by nobody who could cancel its app.
     """

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.alone
 
 
 def test_apps_outlive_a_restart_of_all_workers(live) -> None:
-    """A retry goes on with the app; a deferred task, which has no worker, does not notice."""
+    """A retry continues with the app; a deferred task, which has no worker, does not notice."""
 
     def begin(engine: str, mode: str):
         stop = live.engines[engine].stop_file

@@ -1,4 +1,4 @@
-"""What a hostile app writes harms no other task of its triggerer, nor the database, which stores no NUL."""
+"""Output of a hostile app does not harm other tasks of its triggerer, or the database, which stores no NUL."""
 
 from __future__ import annotations
 

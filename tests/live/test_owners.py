@@ -43,7 +43,7 @@ def lives(live, app_id: str) -> bool:
 
 
 def until_none_is_alive(live, run: Run, what: str) -> None:
-    """Wait until no app of the run is alive, and stays so: a worker that has just begun may still launch one."""
+    """Wait until no app of the run is running, and stays so, because a starting worker may still launch one."""
     began, quiet, last = time.monotonic(), 0, 0.0
     while quiet < 4:
         alive = living(live, run)

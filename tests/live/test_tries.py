@@ -1,4 +1,4 @@
-"""What the next try does about the app of the last one; docs have it as a table."""
+"""The app of the last try and the next try, as in the table of the docs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_retry_after_the_loss_of_a_worker_continues_with_the_app(live, engine:
 @on_engines
 @in_sync_mode
 def test_a_retry_after_the_loss_of_a_worker_takes_the_result(live, engine: str, mode: str) -> None:
-    """The app has ended before Airflow noticed that nobody was looking."""
+    """The app has ended before Airflow noticed that no worker follows it."""
     run, app_id = begun(
         live, f"retried_{mode}", engine, "echo began; sleep 15; echo '{\"n\": 3}' > ${LAUNCH_RESULT_PATH:-/dev/null}"
     )
