@@ -164,6 +164,8 @@ SOURCES = sorted(
     # The test of the words quotes them.
     if path != Path(__file__).resolve()
 )
+HEADINGS = re.compile(r"^#.*$|^\|.*\|$(?=\n\|[-| ]+\|$)", re.MULTILINE)
+"""Headings of pages and tables, which are not sentences: "What happens" is plain English there."""
 QUOTED = re.compile(r"`[^`]*`|^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -257,7 +259,8 @@ def constructions() -> dict[str, list[str]]:
         parts = Path(path).parts[:-1]
         depth = 3 if parts[1:2] == ("schedulers",) else 2 if parts[:1] != ("docs",) else 1
         room = "/".join(parts[:depth]) or "docs"
-        texts = [(ROOT / path).read_text(encoding="utf-8")] if path.endswith(".md") else sentences_of(ROOT / path)
+        is_page = path.endswith(".md")
+        texts = [HEADINGS.sub("", (ROOT / path).read_text(encoding="utf-8"))] if is_page else sentences_of(ROOT / path)
         rooms.setdefault(room, []).extend(f"{path}: {found}" for text in texts for found in constructions_in(text))
     return rooms
 

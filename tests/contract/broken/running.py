@@ -561,7 +561,7 @@ class RunsWithOtherArgs(Threads):
 
 class _Renamer(_Improver):
     def improved(self, replica: dict[str, Any]) -> dict[str, Any]:
-        return {**replica, "env": {**replica["env"], "WHO": "somebody else"}}
+        return {**replica, "env": {**replica["env"], "WHO": "another user"}}
 
 
 @caught_by("test_dry_run_equals_what_is_sent")
