@@ -88,7 +88,7 @@ class LogLimit:
         shown = self.admit(key, lines)
         return shown, shown < len(lines) and not was_full
 
-    def hold(self, key: str, lines: Sequence[LogLine]) -> None:
+    def keep(self, key: str, lines: Sequence[LogLine]) -> None:
         """Keep the last of the lines after the first ones; memory is bounded by the limit."""
         rest = self._rests.setdefault(key, Rest())
         for line in lines:

@@ -230,7 +230,7 @@ class TaskLog:
         if is_cut:
             self.report_cut(key, limit.max_bytes)
         if first < len(lines):
-            limit.hold(key, lines[first:])
+            limit.keep(key, lines[first:])
 
     def _unfinished(self, event: Unfinished) -> None:
         key = f"{event.role}/{event.replica}"

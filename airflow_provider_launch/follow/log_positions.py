@@ -169,7 +169,7 @@ class LogQueue:
         """Whether paused streams may resume."""
         return self._lines < _STREAM_LINES / 2 and self.chars < _STREAM_CHARS / 2
 
-    def forget_streamed(self) -> int:
+    def unmark_streamed(self) -> int:
         """Unmark all items of streams, and return how many characters they had."""
         # Also the item that was taken: a consumer that stops in the middle of it may never release it.
         streamed = [item for item in (self._taken, *self._items) if item is not None and item.is_streamed]

@@ -241,11 +241,11 @@ class LogReader:
                 resumed, self._paused = self._paused, []
             streamed, item.is_streamed = item.is_streamed, False
         if streamed:
-            stream_engine().hold(-item.size)
+            stream_engine().add_buffered(-item.size)
         for stream in resumed:
             stream_engine().resume(stream)
 
-    def held_chars(self) -> int:
+    def buffered_chars(self) -> int:
         """Return the number of characters read and not yet shown."""
         return self._queue.chars
 
@@ -283,10 +283,10 @@ class LogReader:
         with self._changed:
             self._stopped = True
             dropped = self._detach(self._replicas.values())
-            held = self._queue.forget_streamed()
+            buffered = self._queue.unmark_streamed()
             self._changed.notify_all()
-        if held:
-            stream_engine().hold(-held)
+        if buffered:
+            stream_engine().add_buffered(-buffered)
         _close(dropped)
 
     def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
@@ -468,7 +468,7 @@ class LogReader:
             is_full = self._queue.is_full_for_streams
             if is_full:
                 self._paused.append(stream)
-        stream_engine().hold(size)
+        stream_engine().add_buffered(size)
         self.on_items()
         return not is_full
 
@@ -566,7 +566,7 @@ class LogReader:
             if lasting or refused or isinstance(error, NotImplementedError):
                 replica.complete = True
                 self.progress = time.monotonic()
-                action = "given up"
+                action = "not trying again"
             else:
                 action = "trying again"
             self._report_error(replica, error, action)

@@ -115,11 +115,11 @@ class PollSchedule:
             app.rechecks = [*(moment for moment in app.rechecks if moment < first), *(first + s for s in _AFTER_END_S)]
             self._plan(app, now)
 
-    def set_ends_reported(self, app_id: str, is_heard: bool, now: float) -> None:
+    def set_ends_reported(self, app_id: str, is_reported: bool, now: float) -> None:
         """Note whether the log reports the end of this app; if it does for all apps, rounds are rare."""
         if (app := self.apps.get(app_id)) is not None:
-            app.ends_are_reported = is_heard
-            if is_heard:
+            app.ends_are_reported = is_reported
+            if is_reported:
                 app.changed_at = None
                 self._plan(app, now)
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 200
 """Open streams of one process."""
-HELD_BYTES = 8 * 1024 * 1024
+BUFFERED_BYTES = 8 * 1024 * 1024
 """Limit of text that all streams together have read and no consumer has taken yet."""
 _BLOCK_BYTES = 64 * 1024
 _SEEK_S, _SEEK_MAX_S = 1.0, 3.0
@@ -77,7 +77,7 @@ class StreamEngine:
         self._selector: selectors.BaseSelector | None = None
         self._timers: list[tuple[float, int, _Member]] = []
         self._numbers = itertools.count()
-        self._held = 0
+        self._buffered = 0
         self._waiting: list[_Member] = []
         self._unreliable: set[str] = set()
         self._reserved = 0
@@ -127,11 +127,11 @@ class StreamEngine:
             member.is_closed = True
         self._command(lambda: self._remove(member))
 
-    def hold(self, size: int) -> None:
+    def add_buffered(self, size: int) -> None:
         """Add to the size of buffered text; negative when text was taken."""
         with self._lock:
-            before, self._held = self._held, self._held + size
-            if not (before > HELD_BYTES / 2 >= self._held and self._waiting):
+            before, self._buffered = self._buffered, self._buffered + size
+            if not (before > BUFFERED_BYTES / 2 >= self._buffered and self._waiting):
                 return
         self._command(self._resume_waiting)
 
@@ -290,7 +290,7 @@ class StreamEngine:
             self._pause(member)
         if member.stream.end is not None:
             self._end(member, silent=False)
-        elif self._held > HELD_BYTES and not member.is_paused:
+        elif self._buffered > BUFFERED_BYTES and not member.is_paused:
             member.is_waiting = True
             self._waiting.append(member)
             self._pause(member)

@@ -83,17 +83,17 @@ class Feed:
         limit: LogLimit = NO_LIMIT,
     ) -> None:
         self.app_id = app_id
-        begin = dict(cursors) if cursors else _NOWHERE
+        start = dict(cursors) if cursors else _NOWHERE
         self.reader = LogReader(
             scheduler,
             app_id,
             _CHANGED,
-            cursors=begin,
+            cursors=start,
             streams=streams,
             from_now=from_now,
             own_thread=False,
         )
-        self.checkpoint: Mapping[str, JsonValue] = begin
+        self.checkpoint: Mapping[str, JsonValue] = start
         """Positions up to which the supervisor has received everything."""
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when `checkpoint` has changed, on the pump's thread."""
@@ -101,7 +101,7 @@ class Feed:
         self._context = context
         self._limit = limit
         self._left = _NOTHING
-        self._positions = dict(begin)
+        self._positions = dict(start)
         self._events: list[Event] = []
         self._item: LogItem | None = None
         self._written = 0
@@ -128,9 +128,9 @@ class Feed:
         """Return whether there is something to write."""
         return not self._closed and (bool(self._events) or self._item is not None or bool(self.reader))
 
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Return the approximate size of text that was read and not yet written."""
-        return self.reader.held_chars()
+        return self.reader.buffered_chars()
 
     def take_turn(self) -> int:
         """Write some lines, and return their bytes."""

@@ -30,7 +30,7 @@ _STALLED_S = 2.0
 """A reader that hangs for this many seconds is replaced, so that one log source does not block the others."""
 _UNREAD_BYTES = 64 * 1024
 """Below the size of the supervisor's buffer: a full buffer blocks writers, and so the event loop."""
-_HELD_BYTES, _HELD_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
+_BUFFERED_BYTES, _BUFFERED_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
@@ -138,7 +138,7 @@ class LogPump:
             if now - checkpointed >= (pause_s := max(_CHECKPOINT_S, len(self._feeds) / _APPS_PER_CHECKPOINT_S)):
                 is_noted = self._checkpoint(settle_s)
                 metrics.gauge("deferred_apps", len(self._feeds))
-                metrics.gauge("log_bytes_held", sum(feed.held_bytes() for feed in list(self._feeds)))
+                metrics.gauge("log_bytes_held", sum(feed.buffered_bytes() for feed in list(self._feeds)))
                 checkpointed = now = time.monotonic()
                 if is_noted:
                     settle_s = _SETTLE_S
@@ -272,17 +272,17 @@ class LogPump:
 
         While much text is unwritten, heavy feeds are parked, so that they do not block quiet apps.
         """
-        held = sum(feed.held_bytes() for _, _, feed in self._writable)
-        if held <= _HELD_BYTES:
+        buffered = sum(feed.buffered_bytes() for _, _, feed in self._writable)
+        if buffered <= _BUFFERED_BYTES:
             for entry in self._parked:
                 heapq.heappush(self._readable, entry)
             self._parked.clear()
-        while self._readable and held <= _HELD_MAX_BYTES:
+        while self._readable and buffered <= _BUFFERED_MAX_BYTES:
             due, ticket, feed = self._readable[0]
             served = self._feeds.get(feed)
             if served is None or served.ticket != ticket:
                 heapq.heappop(self._readable)
-            elif held > _HELD_BYTES and feed.is_heavy:
+            elif buffered > _BUFFERED_BYTES and feed.is_heavy:
                 self._parked.append(heapq.heappop(self._readable))
             else:
                 return due

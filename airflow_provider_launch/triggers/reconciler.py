@@ -250,8 +250,8 @@ class Reconciler:
             names = ", ".join(orphan.app_id for orphan in unseen[:_NAMED])
             more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
             log.error(
-                "%d running app(s) of connection %r name tasks that this Airflow does not know, in runs that it has not "
-                "seen; they are kept, because they may belong to the original of a copied database: %s%s",
+                "%d running app(s) of connection %r name tasks that this Airflow does not know, in runs that it has "
+                "not seen; they are kept, because they may belong to the original of a copied database: %s%s",
                 len(unseen), conn_id, names, more,
             )  # fmt: skip
 

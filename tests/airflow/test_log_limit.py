@@ -33,7 +33,7 @@ def shown(limit: LogLimit, texts: list[str], dice: random.Random) -> tuple[list[
         chunk, lines = lines[:size], lines[size:]
         count = limit.admit("r/0", chunk)
         first += [each.text for each in chunk[:count]]
-        limit.hold("r/0", chunk[count:])
+        limit.keep("r/0", chunk[count:])
     ((_, rest),) = limit.rests()
     return first, [each.text for each in rest.lines], rest.left_out, rest.bytes_left_out
 
@@ -57,7 +57,7 @@ def test_of_one_endless_line_the_end_is_kept() -> None:
     giant = line("a" * 1000 + "é" * 5)
 
     assert limit.admit("r/0", [giant]) == 0
-    limit.hold("r/0", [giant])
+    limit.keep("r/0", [giant])
     ((_, rest),) = limit.rests()
     assert [each.text for each in rest.lines] == ["é" * 5]
     assert (rest.left_out, rest.bytes_left_out) == (0, 1000)

@@ -389,10 +389,10 @@ class TaskRecorder:
 
 def test_while_much_is_buffered_only_light_feeds_are_read(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
     """Memory does not grow with the logs, and no quiet app is silenced by it."""
-    monkeypatch.setattr(module, "_HELD_BYTES", 1000)
+    monkeypatch.setattr(module, "_BUFFERED_BYTES", 1000)
     pump = LogPump(1.0)
     (held, _, _), (heavy, _, _), (quiet, _, _) = (feeds(name) for name in ("held", "heavy", "quiet"))
-    monkeypatch.setattr(type(held), "held_bytes", lambda self: 2000 if self is held else 0)
+    monkeypatch.setattr(type(held), "buffered_bytes", lambda self: 2000 if self is held else 0)
     heavy.is_heavy = True
     pump._writable = [(0, 1, held)]
     now = time.monotonic()

@@ -61,7 +61,7 @@ def test_reading_stops_while_much_waits(size):
 
     assert reader.due_in() is None
     assert len(texts_of(reader)) <= log_queue.QUEUE_LINES + 20
-    assert reader.held_chars() <= log_queue.QUEUE_CHARS + 20 * 1001
+    assert reader.buffered_chars() <= log_queue.QUEUE_CHARS + 20 * 1001
 
 
 @pytest.fixture

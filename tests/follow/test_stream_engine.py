@@ -289,7 +289,7 @@ def test_the_thread_starts_without_the_lock(server, monkeypatch):
 
     class Collecting(plain):
         def start(self) -> None:
-            closing = plain(target=engine.hold, args=(0,), daemon=True)
+            closing = plain(target=engine.add_buffered, args=(0,), daemon=True)
             closing.start()
             closing.join(2)
             waits.append(closing.is_alive())

@@ -181,7 +181,7 @@ def test_a_consumer_that_is_slow_pauses_the_stream_and_loses_nothing(engine, app
     events += collect(follower, LIMIT_S)
 
     assert texts(events) == ["begun\n", *[f"{number}\n" for number in range(count)]]
-    assert stream_engine()._held == 0
+    assert stream_engine()._buffered == 0
 
 
 def test_a_consumer_that_stops_in_the_middle_of_lines_buffers_none(engine, app_id, follow) -> None:
@@ -193,11 +193,11 @@ def test_a_consumer_that_stops_in_the_middle_of_lines_buffers_none(engine, app_i
     engine.write(app_id, "worker", 0, "more\n")
     events = iter(follower)
     until(lambda: any(line.text == "more\n" for line in getattr(next(events), "lines", ())))
-    held = stream_engine()._held
+    buffered = stream_engine()._buffered
     follower.close()
 
-    assert held > 0
-    until(lambda: stream_engine()._held == 0)
+    assert buffered > 0
+    until(lambda: stream_engine()._buffered == 0)
 
 
 def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
