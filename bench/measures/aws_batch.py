@@ -1,7 +1,7 @@
 """Costs of following jobs of AWS Batch: requests, CPU and delay for 1, 100 and 1000 of them; and lines per second.
 
-The server is that of the tests, whose jobs stand for containers, so that a thousand of them need no machine. The peer
-is `BatchOperator` on the same server, for as many jobs as a machine has threads for: each asks for its own job.
+The server is that of the tests with idle jobs instead of containers, so that a thousand need no machine. The peer is
+`BatchOperator` on the same server, for as many jobs as the machine supports threads, because each polls its own job.
 """
 
 from __future__ import annotations

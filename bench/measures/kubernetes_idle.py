@@ -1,7 +1,6 @@
 """Costs of following Jobs: requests and CPU, for 1, 100 and 1000 of them; and a large dry run.
 
-No controller manages the Jobs, and their status is set to that of one that runs, so that a thousand of them need no
-node.
+No controller manages the Jobs, and their status is set to running, so that a thousand of them need no node.
 """
 
 from __future__ import annotations

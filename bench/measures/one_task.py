@@ -1,6 +1,6 @@
 """Runs one task in a separate process, like a worker: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
 
-Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in an environment of its own) on
+Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in a separate environment) on
 Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process; `slurm` (ours) on
 Slurm.
 

@@ -1,8 +1,8 @@
 """One triggerer process for a measure: Airflow's runner of triggers behind Airflow's supervisor, without a database.
 
-The process under measure is forked by Airflow's own supervisor and runs its `TriggerRunner`; comms, log socket and the
-reading of its records are Airflow's too. Left out is what needs the database: triggers are handed over by the measure,
-XComs are kept in memory. Used in the environment of the peer too, so nothing of ours is imported here.
+The measured process is forked by Airflow's supervisor and runs its `TriggerRunner`; communication, log socket and the
+reading of records are those of Airflow. Only the database is replaced: the measure passes triggers, and XComs are kept
+in memory. The module also runs in the environment of the peer, so it must not import this package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A thousand followed apps in one triggerer process: lag, CPU, memory, requests, and the delay of an end.
 
-The same for `KubernetesPodTrigger` with fewer pods, in an environment of its own, and for triggers that only wait.
+The same for `KubernetesPodTrigger` with fewer pods, in a separate environment, and for triggers that only wait.
 """
 
 from __future__ import annotations

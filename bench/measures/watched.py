@@ -1,7 +1,7 @@
 """Follows apps on a real engine, by one side in one process: `python watched.py SPEC`, a JSON document.
 
-Prints `READY` when all streams are open, and after some seconds `SEEN` with what was seen between the two lines.
-Modes: `worker` follows each app as a task of its own does, with a scheduler and a poller for each; `triggerer` follows
+Prints `READY` when all streams are open, and after some seconds `SEEN` with the measurements between the two lines.
+Modes: `worker` follows each app like a separate task, with a scheduler and a poller for each; `triggerer` follows
 all of them in one process of Airflow's triggerer.
 """
 

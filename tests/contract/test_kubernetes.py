@@ -1,6 +1,6 @@
 """The contract of the Kubernetes scheduler, on a real cluster behind a proxy that counts and breaks its requests.
 
-It may do no more than the Role of the docs grants.
+The scheduler has only the permissions of the Role in the docs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`LAUNCH_REQUIRE_ENGINES` and missing engines.
 
-Each session has the hooks of our own conftest and engines that are made up; nothing is installed or started there.
+Each session has the hooks of our conftest and fake engines; nothing is installed or started.
 """
 
 from __future__ import annotations

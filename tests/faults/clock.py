@@ -1,7 +1,7 @@
 """A Docker engine with a wrong clock: times in answers and in requests are shifted.
 
-The engine's own clock is not touched. Its times are moved on their way, and `since` and `until` on theirs, so that the
-client sees a consistent node with another clock. Not moved: logs of containers with a TTY, which have no frames.
+The clock of the engine is not changed. Times in answers, and `since` and `until` in requests, are shifted, so that the
+client sees a consistent node with another clock. Logs of containers with a TTY, which have no frames, are not shifted.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
         docker.DockerClient(proxy.url)...
         assert proxy.count("POST", "/start") == 3
 
-HTTP/1.1 over a Unix socket or TCP on both sides; TLS and a token towards the engine where given. Bodies pass as they
-come, also endless ones; connections live as long as the client's. Not offered: upgraded connections (attach, exec).
+HTTP/1.1 over a Unix socket or TCP on both sides; TLS and a token towards the engine if given. Bodies are streamed,
+also endless ones; connections last as long as those of the client. Upgraded connections (attach, exec) are unsupported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random connections, options and apps give a clear error or a request, and never show a secret.
 
-The same 1 000 examples each time, 10 000 in `make soak`; `LAUNCH_FUZZ=20` tries 20 times as many new ones.
+The same 1 000 examples in each run, 10 000 in `make soak`; `LAUNCH_FUZZ=20` runs 20 times as many new ones.
 """
 
 from __future__ import annotations

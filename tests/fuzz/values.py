@@ -1,6 +1,6 @@
 """Random values of apps, options and connections: valid, almost valid and invalid.
 
-Whatever stands under a name that promises a secret holds `MARKER`, so that a test finds it where it must not be.
+Values under names of secrets contain `MARKER`, so that tests can find leaks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Skips engine tests that passed on the same content in an earlier run on this machine.
 
-`LAUNCH_TESTS_CACHE=folder` switches it on: `.ci/run` sets it, `make soak` never. A test is left out if it is marked
-with an engine, passed at its first try in the last seven days, and nothing that it can reach has changed since then:
-its own file, the package without the rooms that it cannot reach, the helpers of the tests, the versions of the engines.
-The summary of the run lists how many tests of each file were left out.
+`LAUNCH_TESTS_CACHE=folder` enables it: `.ci/run` sets it, `make soak` never. A test is skipped if it is marked with an
+engine, passed at its first try in the last seven days, and none of its inputs has changed: its own file, the package
+without unreachable parts, the helpers of the tests, the versions of the engines. The summary of the run lists the
+number of skipped tests of each file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a command with the AWS Batch of the tests: `python -m tests.engines.aws_batch COMMAND ...`.
 
-The command finds its address in a connection of Airflow, `launch_aws_batch_default`.
+The address is in the Airflow connection `launch_aws_batch_default` of the command.
 """
 
 from __future__ import annotations

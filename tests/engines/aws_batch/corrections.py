@@ -1,7 +1,7 @@
 """Corrections of moto where it differs from AWS: one function each, with the sentence of AWS.
 
-The names of moto that are replaced are checked at import: another version must fail here and not in a test.
-Sentences are from the AWS Batch API Reference and the Amazon CloudWatch Logs API Reference where nothing else is said.
+The replaced names of moto are checked at import, so that another version fails here and not in a test. Sentences are
+from the AWS Batch API Reference and the Amazon CloudWatch Logs API Reference, unless another source is named.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The server, `python -m tests.engines.aws_batch.server`: corrected moto in a separate process, with containers.
 
-Prints its address when it is ready, and ends when its stdin does, so that it never outlives who started it.
+Prints its address when ready, and ends at the end of its stdin, so that it never outlives its parent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Docker engine of the tests: a running one, else our own if required.
 
-Ours has its data below `/var/tmp/launch-docker` and its socket below `/run/launch-docker`. Sessions share it: the last
-one that leaves stops it and removes its data, unless a person started it.
+Ours has its data below `/var/tmp/launch-docker` and its socket below `/run/launch-docker`. Sessions share it: the
+last one stops it and removes its data, unless a person started it.
 """
 
 from __future__ import annotations

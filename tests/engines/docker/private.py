@@ -1,6 +1,6 @@
 """A Docker engine for one test, which may be stopped, killed and restarted.
 
-It has its own network namespace: at its start a second dockerd deletes the bridge of the first one.
+It has its own network namespace, because a second dockerd deletes the bridge of the first one at its start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A cluster of one node on this host: etcd, the control plane, a kubelet with containerd, and a DNS server.
 
-All it has lies below two folders, but for the settings of `host.py`. Any process can ask and end it: pid files tell
-where its programs run.
+All its files are below two folders, except the settings of `host.py`. Any process can poll and stop it by its pid
+files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Kubernetes cluster of the tests: a given one, else our own if required.
 
 Ours has its data below `/var/tmp/launch-kubernetes` and its sockets below `/run/launch-kubernetes`. Sessions share it:
-the last one that leaves stops it and removes its data, unless a person started it.
+the last one stops it and removes its data, unless a person started it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kueue for our own cluster: its controller runs as a process of this host, without a pod or an image.
 
-It cares for namespaces with the label `MANAGED` only, so tests that share the cluster do not notice it.
+It manages only namespaces with the label `MANAGED`, so other tests in the cluster are not affected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A node with a wrong clock: times in logs, containers and requests are shifted.
 
-The clocks of this machine are not touched. Not moved: what the control plane tells, which has a clock of its own.
+The clocks of this machine are not changed. Times of the control plane, which has its own clock, are not shifted.
 """
 
 from __future__ import annotations
