@@ -146,7 +146,7 @@ class LocalPlace:
 
     @contextlib.contextmanager
     def _unreadable(self) -> Iterator[None]:
-        # Root may read whatever is there, but nobody follows a link to itself.
+        # Root may read any file, but no process can follow a link to itself.
         away = self.root.with_name("away")
         self.root.rename(away)
         self.root.symlink_to(self.root)
@@ -200,7 +200,7 @@ class DockerPlace:
         return sorted({row["Labels"]["launch.io/app-id"] for row in self._rows()})
 
     def starts(self) -> list[str]:
-        # Each attempt is a container of its own; what one says counts how often it was started.
+        # Each attempt is a container of its own; the number of outputs is the number of starts.
         started = [row for row in self._rows("replica") if row["State"] != "created"]
         texts = [self._api.logs(row["Id"], stdout=False).decode() for row in started]
         return sorted(line.split()[1] for text in texts for line in text.splitlines() if "launch-start" in line)
@@ -215,7 +215,7 @@ class DockerPlace:
                 self._api.exec_start(made["Id"])
 
     def vanish(self, app_id: str) -> None:
-        # The record first: what is left of an app without it is no app.
+        # The record first, because the rest of an app without it does not count as an app.
         for row in sorted(self._rows(), key=lambda row: row["Labels"].get("launch.io/kind") == "replica"):
             if row["Labels"]["launch.io/app-id"] == app_id:
                 self._api.remove_container(row["Id"], force=True, v=True)
@@ -312,7 +312,7 @@ def meanwhile(act: Callable[[], object], place: Place) -> Iterator[None]:
             act()
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
-            # Else the task would wait for them until the test's time is over, and nobody heard of this error.
+            # Otherwise the task would wait for them until the test times out, and hide this error.
             place.go()
 
     thread = threading.Thread(target=run, daemon=True)
@@ -395,7 +395,7 @@ class Steps:
             os.write(self._fd, f"{name}\n".encode())
             if self._count == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            # What follows is no part of the launch.
+            # The rest is not part of the launch.
             self._is_over = name.startswith("after POST xcoms") and name.endswith("handle")
 
     def watch_engines(self, root: str) -> None:
@@ -447,7 +447,7 @@ class WorkerHost:
 
 
 def _serve() -> None:
-    # What a worker imports while it works.
+    # Imports of a running worker.
     import airflow_provider_launch.hooks.aws_batch
     import airflow_provider_launch.hooks.docker
     import airflow_provider_launch.hooks.kubernetes

@@ -101,7 +101,7 @@ class FakeExecutionApi:
 def refuse_unstorable(value: Any) -> None:
     """As PostgreSQL refuses it in JSON, and the messages between Airflow's processes refuse large integers.
 
-    No exception of the usual kind: what a task tries in vain is often passed over, and here it is a fault.
+    Not a usual exception, because tasks often ignore errors, and here an error is a fault.
     """
     if isinstance(value, dict):
         refuse_unstorable([*value, *value.values()])

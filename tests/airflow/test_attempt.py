@@ -71,7 +71,7 @@ def test_every_name_gives_an_id_that_all_backends_take(dag_id, task_id) -> None:
         (dataclasses.replace(RECORD, outcome=KILLED), 1, 0, NextStep.REPLACE),
         (dataclasses.replace(RECORD, outcome=KILLED), 0, 0, NextStep.RESUME),
         (dataclasses.replace(RECORD, max_tries=-1), 1, 0, NextStep.REPLACE),
-        # The limit is counted anew from `retries`: 0 + 1 before, 1 + 0 after.
+        # The limit is computed again from `retries`: 0 + 1 before, 1 + 0 after.
         (dataclasses.replace(RECORD, max_tries=1, retries=1), 1, 1, NextStep.REPLACE),
         (dataclasses.replace(RECORD, max_tries=1, retries=1), 0, 1, NextStep.RESUME),
     ],

@@ -32,7 +32,7 @@ class SlowSupervisor:
 
     def _read(self) -> None:
         with self._socket, self._socket.makefile("rb") as file:
-            while header := file.raw.read(4):  # type: ignore[attr-defined] # what is buffered would count as read
+            while header := file.raw.read(4):  # type: ignore[attr-defined] # buffered data would count as read
                 body = b""
                 while len(body) < (length := int.from_bytes(header, "big")):
                     body += file.raw.read(length - len(body))  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ def files(tmp_path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def connect(docker_engine, files, monkeypatch):
-    """Tests the connection with these extras; those of a good one stand for the rest."""
+    """Tests the connection with these extras, and valid values for the rest."""
     if not docker_engine.host.startswith("unix://"):
         pytest.skip("the engine is not at a Unix socket")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

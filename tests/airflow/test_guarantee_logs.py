@@ -169,7 +169,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
     def during(_cancel: Any) -> None:
         until(lambda: len(numbered(heard)) > 1500, 60)
         quiet_at.go()
-        # Beside a flood that goes on.
+        # During a continuing flood.
         heard.until("Trigger fired event", 5 + place.lag_s)
         place.go()
 
@@ -180,7 +180,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
 
     assert [[event.payload["why"] for event in each] for each in events] == [["ended"], ["ended"]]
     size = sum(len(line) - len("[main/0] ") + 1 + RECORD_BYTES for _, line in shown)
-    # Begun with a part of a second in hand.
+    # Starts with a budget of a part of a second.
     assert size < rate * (shown[-1][0] - shown[0][0] + 1)
     ticks = [moment for moment, line in heard.lines if "tick" in line]
     assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 2 + place.log_lag_s

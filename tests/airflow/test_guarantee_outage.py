@@ -33,7 +33,7 @@ def on_outages(first: bool) -> pytest.MarkDecorator:
     """Give the test each outage of each engine, in one mode after the other; `make soak`: in both.
 
     Args:
-        first: the mode of the first outage of an engine. The other test begins with the other mode.
+        first: the mode of the first outage of an engine. The other test starts with the other mode.
     """
     cases = [
         (engine, outage, mode)

@@ -84,7 +84,7 @@ def test_every_role_learns_of_its_parents(lineage, engine, api) -> None:
 
     assert ran.error is None
     for env in envs(engine):
-        # A `$` stands twice: the scheduler takes it for the begin of a macro.
+        # A `$` is doubled, because for the scheduler it starts a macro.
         assert re.fullmatch(rf"team\$\$1/test_dag\.t/{UUID}", env[LINEAGE_PARENT])
         assert re.fullmatch(rf"team\$\$1/test_dag/{UUID}", env[LINEAGE_ROOT_PARENT])
 

@@ -57,7 +57,7 @@ class States:
 def states(monkeypatch: pytest.MonkeyPatch) -> States:
     states = States()
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states.get))
-    # Of a run that was deleted: what has no state is gone.
+    # The run was deleted, so a task without a state is gone.
     monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(deny(refusal(404, NOT_FOUND))))
     # The new tries of cleared tasks have started: they replace the apps.
     monkeypatch.setattr(BaseXCom, "get_one", staticmethod(lambda **_: None))
@@ -100,7 +100,7 @@ def end_all(
     Args:
         app_ids: whose.
         before: called when all of them know their app, and `ready`.
-        ready: what else is waited for.
+        ready: a further condition to wait for.
         stop_after_s: seconds after which the triggerer is stopped, which cancels each once more, without a message.
     """
 

@@ -208,7 +208,7 @@ def test_a_retry_takes_up_the_app(tasks, sigterm) -> None:
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 def test_a_sensor_sees_an_app_to_its_end(tasks, mode) -> None:
-    """Retries too: there is no other observer of the app, and the engine does not retry."""
+    """Retries too, because the app has no other observer and the engine does not retry."""
     api = FakeExecutionApi()
     role = tasks.sh("echo attempt $$LAUNCH_ATTEMPT; test $$LAUNCH_ATTEMPT = 1", max_retries=1)
     assert run_task(tasks.launch(role, wait=False), api).error is None

@@ -178,7 +178,7 @@ def test_states_are_polled_as_often_as_wanted(engine, api, how, interval_s, step
     ran, _ = run_to_end(on_cluster(poll_interval_s=interval_s, **how), api)
 
     assert ran.state == "success"
-    # The task asks some times more: before it launches, and when it begins to wait.
+    # The task polls a few times more: before it launches, and when it starts to wait.
     assert polls[wanted - 1] - polls[0] > (wanted - 4) * step_s
 
 
@@ -264,7 +264,7 @@ def test_an_app_that_was_adopted_is_shown_from_there_on(engine, make_api, how, l
 def test_every_argument_has_a_case() -> None:
     arguments = set(inspect.signature(LaunchAppOperator.__init__).parameters) - {
         "self", "kwargs", "deferrable", "defer_after_s",  # the last two are about the other mode alone
-        "component", "component_args", "workspace",  # what is launched is the same before both modes part
+        "component", "component_args", "workspace",  # both modes launch in the same way
     }  # fmt: skip
 
     assert arguments == ({case.argument for case in CASES} | ON_AN_ENGINE) & arguments

@@ -21,7 +21,7 @@ PARTS = {
     "airflow.sdk.execution_time.task_runner": ["RuntimeTaskInstance", "SUPERVISOR_COMMS"],
     "airflow.sdk.log": ["redact"],
 }
-"""Module to what is imported from it; what is used beyond an import is below."""
+"""Module to its imported parts; parts that are used without an import are below."""
 _PUBLIC = ("airflow.sdk", "airflow.triggers", "airflow.providers")
 """https://airflow.apache.org/docs/apache-airflow/stable/public-airflow-interface.html"""
 

@@ -35,7 +35,7 @@ def launched(engine, api):
     """An app that was launched without waiting: its id and the XCom."""
     run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
     (app_id,) = engine.apps
-    # What writes lines runs.
+    # An app that writes lines is running.
     engine.state(app_id, AppState.RUNNING)
     return app_id, api.xcoms["t", "return_value"]
 

@@ -54,7 +54,7 @@ def test_the_states_of_a_short_app_stand_around_its_lines(deferrable: bool) -> N
     """It has ended before anybody asks; its lines must not seem to come after its end."""
     ran, _ = run_to_end(launch(sh("echo one; echo two"), deferrable=deferrable), FakeExecutionApi())
     found = about_the_app(ran)
-    # Somebody may have asked before it ran.
+    # It may have been polled before it ran.
     while "RUNNING" not in found[0] and found[0].startswith(("PENDING", "SUBMITTED")):
         del found[0]
 

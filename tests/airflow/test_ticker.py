@@ -56,7 +56,7 @@ def test_a_removed_member_is_not_called_and_the_last_ends_the_timer() -> None:
         ticker.remove(second, loop)
         ticker.remove(second, loop)
         assert not ticker._timers
-        # Who comes afterwards gets a new one.
+        # A later member gets a new timer.
         ticker.add(first, loop)
         await until(lambda: first.ticks > seen)
         ticker.remove(first, loop)
@@ -65,7 +65,7 @@ def test_a_removed_member_is_not_called_and_the_last_ends_the_timer() -> None:
 
 
 def test_each_loop_has_its_own() -> None:
-    """`dag.test()` makes a loop for each trigger; what one has left behind must not be missed by the next."""
+    """`dag.test()` makes a loop for each trigger; the next one must not need the loop of the last one."""
     ticker, first, second = Ticker(PERIOD_S), Member(), Member()
 
     async def main(member: Member) -> None:

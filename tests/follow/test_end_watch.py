@@ -88,7 +88,7 @@ def test_a_new_app_is_not_polled_often_where_its_end_is_reported(scheduler: Tell
         until(follower, lambda _: scheduler.waits > 0)
         asked = describes(scheduler, 1.2)
 
-    # A young app of another scheduler: some twenty times.
+    # A new app of another scheduler is polled about twenty times.
     assert 1 <= asked <= 4
 
 

@@ -35,7 +35,7 @@ from tests.support.follow import collect, launch_threads, states, texts, until
 def engine():
     engine = FakeEngine()
     yield engine
-    # What hangs on purpose is let go, so that no thread outlives its test.
+    # Release threads that hang on purpose, so that no thread outlives its test.
     engine.heal()
 
 
@@ -591,7 +591,7 @@ def test_new_apps_do_not_cause_more_polls_of_an_unreachable_scheduler(engine, sc
         time.sleep(0.01)
     poller.unsubscribe(app_id, heard.append)
 
-    # At once, and again after twice the interval; a young app that is answered for: some twenty times.
+    # At once, and again after twice the interval; a new app with answers would be polled about twenty times.
     assert 1 <= asked <= 3
     assert isinstance(heard[-1], DescribeAppResponse)
 

@@ -72,7 +72,7 @@ def short_pieces(monkeypatch) -> None:
 
 @pytest.mark.usefixtures("short_pieces")
 def test_a_line_that_its_scheduler_has_not_cut_is_shown_in_pieces():
-    """A plug-in may hand over a line of any length; what shows it must not hold copies of all of it."""
+    """A plug-in may return a line of any length; the reader must not keep copies of all of it."""
     lines = [LogLine("a" * 250 + "\n", None), LogLine("b" * 110, None), LogLine("", None), LogLine("c\n", None)]
     reader = reader_of(lines, 10)
     reader.step()

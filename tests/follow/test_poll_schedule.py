@@ -25,7 +25,7 @@ class Asked:
     """The polls of a schedule, each answered at once.
 
     Args:
-        schedule: what is asked when.
+        schedule: the schedule to drive.
         answer: gives what the scheduler knows of an app at a time.
         took_s: seconds that each answer takes.
     """

@@ -407,7 +407,7 @@ def test_a_silent_connection_is_reopened(server, monkeypatch):
 
 
 def test_the_number_of_streams_is_limited(server, monkeypatch):
-    """Beyond them logs are read in turns; what has long been silent gives way."""
+    """Beyond them logs are read in turns; a stream that was silent for long is closed for another one."""
     monkeypatch.setattr("airflow_provider_launch.follow.stream_engine.MAX_STREAMS", 2)
 
     def act(connection: socket.socket) -> None:

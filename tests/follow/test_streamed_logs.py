@@ -52,7 +52,7 @@ def follow(engine: StreamingEngine, scheduler: StreamingScheduler, app_id: str) 
     yield make
     for follower in made:
         follower.close()
-    # Whatever has happened: who does not read a stream any more has closed it.
+    # In any case: a stream that is no longer read was closed.
     until(lambda: stream_engine().count() == 0)
     engine.state(app_id, AppState.CANCELLED)
     for stream in engine.opened:

@@ -125,7 +125,7 @@ class Airflow:
     def end(self) -> None:
         """Kill all, also after a failed start."""
         self._api.close()
-        # Nothing is asked to end well: what it would write is thrown away.
+        # No process needs a clean end, because its output is thrown away.
         for part in list(self._sessions):
             self.stop(part, signal.SIGKILL)
 
@@ -184,7 +184,7 @@ class Airflow:
     def stop(self, part: str, how: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> None:
         """Send the signal to one of the parts, and wait until nothing of it is left.
 
-        A worker belongs to the scheduler; what it launched has sessions of its own.
+        A worker belongs to the scheduler; its apps have sessions of their own.
         """
         process = self._sessions.pop(part)
         if how != signal.SIGKILL:
@@ -197,7 +197,7 @@ class Airflow:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            # What was orphaned is not ours to wait for, but the first is.
+            # Only the first process is a child of this one and can be waited for.
             process.poll()
             time.sleep(0.02)
         process.wait(timeout_s)
@@ -219,7 +219,7 @@ class Airflow:
             if "authorization" not in self._api.headers:
                 token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]
                 self._api.headers["authorization"] = f"Bearer {token}"
-            # Whatever it answers: a worker that begins before it listens fails its task.
+            # Any answer is enough: a worker that starts before the server listens fails its task.
             httpx.get(self._env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"], timeout=30)
             health = self._api.get("/monitor/health").raise_for_status().json()
             dags = self._api.get("/dags").raise_for_status().json()

@@ -20,7 +20,7 @@ from tests.support.repeats import often
 
 HERE = Path(__file__).parent
 _AT_ONCE = 12
-# Of one test; a thousand tasks take a quarter of an hour to launch.
+# For one test; a thousand tasks take a quarter of an hour to launch.
 _TIMEOUT_S = often(1800, 6000)
 _begun: dict[str, Future[None]] = {}
 _threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="live")

@@ -59,7 +59,7 @@ def _how(mode: str) -> dict[str, Any]:
         "cfg": {"grace_s": GRACE_S},
         "retry_delay": timedelta(0),
         "deferrable": mode == "deferrable",
-        # What these scenarios are about is the trigger.
+        # These scenarios test the trigger.
         "defer_after_s": 0,
     }
 
@@ -106,7 +106,7 @@ with _dag("marked", "deferrable"):
 
 _briefly = {"task_id": "app", "launch_conn_id": "local", "cfg": {"grace_s": GRACE_S}, "deferrable": True}
 with _dag("many", "deferrable"):
-    # Of a thousand tasks at once on two cores Airflow's scheduler loses some for a while, and fails them.
+    # With a thousand tasks at once on two cores Airflow's scheduler loses some for a while, and fails them.
     LaunchAppOperator.partial(retries=3, retry_delay=timedelta(0), defer_after_s=0, **_briefly).expand(app=apps())
 with _dag("disturbed", "deferrable"):
     LaunchAppOperator.partial(retries=3, defer_after_s=0, **_briefly).expand(app=apps())

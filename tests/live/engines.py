@@ -32,7 +32,7 @@ class EngineApps(Protocol):
         """Return how many processes or containers of the app live."""
 
     stop_file: str
-    """What a script looks for that goes on until it is told to stop; it may name variables of the replica."""
+    """The file that stops a script which runs until then; it may name variables of the replica."""
 
     def tell_to_stop(self, app_id: str) -> None:
         """Make the file in the first replica."""

@@ -22,7 +22,7 @@ class Postgres:
     """One server with one empty database, `airflow`. Needs root, since Postgres itself refuses to run as root.
 
     Args:
-        folder: where it keeps its data; made, and given to the user of Postgres.
+        folder: folder for its data; created, and owned by the user of Postgres.
         port: on loopback.
     """
 

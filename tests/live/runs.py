@@ -33,7 +33,7 @@ class Run:
     Args:
         airflow: where.
         dag_id: which DAG of `dags.py`.
-        conf: what the app does, and where.
+        conf: actions of the app, and its engine.
     """
 
     def __init__(self, airflow: Airflow, dag_id: str, **conf: Any) -> None:

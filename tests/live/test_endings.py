@@ -39,7 +39,7 @@ def begun(live, dag_id: str, engine: str, script: str = SCRIPT) -> tuple[Run, st
 def until_followed(run: Run, tries: int = 1) -> None:
     """Wait until the log has the first lines of both replicas of the newest try.
 
-    A deferred task that is ended before its trigger has started is seen by nobody who could cancel its app.
+    If a deferred task is ended before its trigger has started, no process could cancel its app.
     """
     wanted = {f"[main/{k}] began": tries for k in (0, 1)}
     until(lambda: wanted.items() <= Counter(lines_of(run)).items(), STARTED_WITHIN_S, POLL_S)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow_provider_launch.pipelines import dag_from_file
 
 EXECUTORS = {"local": "local", "docker": "local-container", "kubernetes": "kubernetes"}
-# Where the tests talk to the tasks: a container sees it at the same path.
+# The folder through which tests and tasks communicate; a container has it at the same path.
 _HOME = os.environ["AIRFLOW_HOME"]
 
 
