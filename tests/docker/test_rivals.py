@@ -45,27 +45,28 @@ def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(do
     assert docker_apps.begun(app_id) == [1, 1]
 
 
-def test_a_third_container_under_a_name_that_became_free_is_no_second_start(docker_apps, monkeypatch):
-    """A takeover renames the container; a start by the old name may then start a container of another process."""
-    info = docker_apps.info(docker_apps.sh("echo begun; sleep 3"))
+@pytest.mark.parametrize("late_s", [0.0, 3.0])
+def test_a_third_container_under_a_name_that_became_free_is_no_second_start(docker_apps, monkeypatch, late_s):
+    """A takeover renames the container; a start by its old name may then find one that another process created."""
+    info = docker_apps.info(docker_apps.sh("echo begun; sleep 6"))
     slow, quick, third = (docker_apps.another() for _ in range(3))
-    about_to_start, go_on = threading.Event(), threading.Event()
+    about_to_start, may_start = threading.Event(), threading.Event()
     start, rename = slow.engine.start, quick.engine.rename
 
     def stalled(name: str) -> None:
         about_to_start.set()
-        assert go_on.wait(60)
+        assert may_start.wait(60)
+        time.sleep(late_s)
         start(name)
 
-    def made_again(old: str, new: str) -> None:
+    def created_again(old: str, new: str) -> None:
         rename(old, new)
-        third._creation.create_all(info.request, creation.first_attempts(info.request), set())
-        go_on.set()
+        if not may_start.is_set():
+            third._creation.create_all(info.request, creation.first_attempts(info.request), set())
+            may_start.set()
 
     monkeypatch.setattr(slow.engine, "start", stalled)
-    monkeypatch.setattr(quick.engine, "rename", made_again)
-    # On a busy machine a start takes seconds.
-    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.observer._IN_FLIGHT_S", 10.0)
+    monkeypatch.setattr(quick.engine, "rename", created_again)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.schedule, info)
         assert about_to_start.wait(30)

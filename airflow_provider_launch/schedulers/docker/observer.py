@@ -320,9 +320,7 @@ class Observer:
         taken: list[Container] = []
 
         def rename(container: Container) -> None:
-            name = taken_name(container, uuid.uuid4().hex[:8])
-            with contextlib.suppress(NotFoundError, TakenError):  # another process was faster
-                self._engine.rename(container.name, name)
+            if name := self._rename_taken(container):
                 taken.append(dataclasses.replace(container, name=name))
 
         def start(container: Container) -> None:
@@ -335,10 +333,23 @@ class Observer:
         if not taken:
             return
         time.sleep(_IN_FLIGHT_S)
-        # Another process may have created a container with the old name, and a start in flight may have started it.
+        # Another process may have created a container with the old name. The engine renames it after any start in
+        # flight; then either it has started and counts, or no start finds it any more.
         apps, _ = self._catalog.poll([app.app_id])
+        if rivals := _rivals(apps.get(app.app_id), taken):
+            for_each_parallel(self._rename_taken, rivals)
+            apps, _ = self._catalog.poll([app.app_id])
         counted = {container.id for container in apps[app.app_id].replicas()} if app.app_id in apps else set()
         for_each_parallel(start, [container for container in taken if container.id in counted])
+
+    def _rename_taken(self, container: Container) -> str:
+        """Return the new name, by which its creator does not start it; empty: another process was faster."""
+        name = taken_name(container, uuid.uuid4().hex[:8])
+        try:
+            self._engine.rename(container.name, name)
+        except (NotFoundError, TakenError):
+            return ""
+        return name
 
     def _overdue(self, container: Container) -> bool:
         moment = time.monotonic()
@@ -399,6 +410,19 @@ class Observer:
         yield from own
         # A mark is never started, so any image works.
         yield from [image for image in self._engine.images.ids() if image not in own][:_FOREIGN_IMAGES]
+
+
+def _rivals(app: App | None, taken: Iterable[Container]) -> list[Container]:
+    """Return containers of the same attempts that are not started, and that no process has renamed."""
+    keys = {(c.role, c.replica, c.app_attempt, c.attempt) for c in taken}
+    return [
+        container
+        for container in (app.all if app else ())
+        if container.kind == Kind.REPLICA
+        and container.unstarted
+        and not (container.taken or container.discarded or container.renamed)
+        and (container.role, container.replica, container.app_attempt, container.attempt) in keys
+    ]
 
 
 def _first_image(app: App, role: str) -> str | None:
