@@ -155,7 +155,7 @@ def test_configuration_is_merged_without_the_provider(batch_params) -> None:
         ({"host": "http://x"}, "host"),
     ],
 )
-def test_what_only_connections_of_type_aws_have_is_refused_with_a_cure(monkeypatch, extra, cure) -> None:
+def test_extras_of_aws_connections_only_are_refused_with_a_fix(monkeypatch, extra, cure) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_aws_batch", "extra": {"queue": "q", **extra}})
     )

@@ -53,7 +53,7 @@ def test_a_missing_permission_is_named(define, batch_params, batch_queue, batch_
     assert "batch:DescribeJobs" not in text
 
 
-def test_who_is_not_reached_is_an_outage() -> None:
+def test_an_unreachable_service_is_an_outage() -> None:
     scheduler = create_scheduler("c", **params_for("http://127.0.0.1:1"))
 
     with pytest.raises(SchedulerUnavailableError, match="not reached"):

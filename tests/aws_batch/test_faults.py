@@ -68,7 +68,7 @@ def test_throttling_beyond_our_time_is_an_outage_and_the_same_call_starts_one_ap
     assert batch_server.control(app=app_id)["starts"] == 1
 
 
-def test_a_follower_goes_on_over_throttled_and_expired_answers(
+def test_a_follower_continues_after_throttled_and_expired_answers(
     make, batch_proxy: FaultProxy, batch_queue, docker_engine
 ) -> None:
     scheduler = make()

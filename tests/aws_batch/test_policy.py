@@ -25,7 +25,7 @@ def policy(checkout) -> set[str]:
 
 
 @pytest.mark.engine("aws_batch")
-def test_the_policy_is_what_is_called(batch_server, batch_params, batch_queue, docker_engine, checkout) -> None:
+def test_the_policy_equals_the_calls(batch_server, batch_params, batch_queue, docker_engine, checkout) -> None:
     names = {
         "tags": "batch:TagResource",
         "GetLogEvents": "logs:GetLogEvents",

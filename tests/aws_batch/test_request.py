@@ -224,7 +224,7 @@ def test_an_instance_type_comes_from_a_named_resource() -> None:
         ),
     ],
 )
-def test_what_batch_cannot_do_is_refused_with_a_cure(roles, how, words) -> None:
+def test_features_that_batch_lacks_are_refused_with_a_fix(roles, how, words) -> None:
     with pytest.raises(InvalidAppError) as caught:
         request(*roles, **how)
 
@@ -271,7 +271,7 @@ def test_a_result_in_s3_has_an_address_of_its_replica(count: int) -> None:
         assert f'export LAUNCH_RESULT_S3={address}/"$i"' in scripted["command"][2]
 
 
-def test_roles_that_begin_again_by_themselves_are_refused_by_name() -> None:
+def test_roles_that_restart_by_themselves_are_refused_by_name() -> None:
     scheduler = AwsBatchScheduler("x", AwsBatchConnection())
     with pytest.raises(UnsupportedError, match="retry_policy ROLE"):
         scheduler.submit_dryrun(

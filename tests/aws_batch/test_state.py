@@ -85,7 +85,7 @@ def test_why_an_app_waits_is_asked_of_its_queue(make, batch_server, batch_proxy:
 
 
 @pytest.mark.parametrize("call", ["describejobqueues", "getjobqueuesnapshot"])
-def test_a_throttled_queue_keeps_the_reason_that_is_known(
+def test_a_throttled_queue_keeps_the_cached_reason(
     make, batch_server, batch_proxy: FaultProxy, monkeypatch, call
 ) -> None:
     """The message of a waiting app must not vanish and come back with each busy minute of the account."""

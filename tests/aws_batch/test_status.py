@@ -112,7 +112,7 @@ def test_a_failed_replica_ends_the_others_and_stays_the_cause() -> None:
     ]
 
 
-def test_a_child_that_somebody_ends_is_the_cause() -> None:
+def test_a_child_that_a_user_ends_is_the_cause() -> None:
     """TerminateJob of one child in the console: the app has failed, and the message has the reason that was given."""
     one = request(3)
     children = [job("RUNNING", "j:0"), job("FAILED", "j:1", 143, isTerminated=True, statusReason="too slow")]
@@ -127,7 +127,7 @@ def test_a_child_that_somebody_ends_is_the_cause() -> None:
     assert "stopped from outside (too slow)" in ended.msg
 
 
-def test_nodes_that_somebody_ends_are_not_submitted_again() -> None:
+def test_nodes_that_a_user_ends_are_not_submitted_again() -> None:
     one = request(1, 1, max_retries=2)
     nodes = [job("FAILED", "j#0", 143, isTerminated=True), job("FAILED", "j#1", 143, isTerminated=True)]
     found = decided(one, job("FAILED", isTerminated=True, statusReason="by hand"), *nodes)
@@ -212,7 +212,7 @@ def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
         (None, False),
     ],
 )
-def test_what_only_a_person_can_change_is_not_waited_for(reason, is_stuck) -> None:
+def test_a_job_that_only_a_user_can_fix_is_stuck(reason, is_stuck) -> None:
     one = request(1)
     found = response_from(one, 0, decided(one, job("RUNNABLE", statusReason=reason)))
 

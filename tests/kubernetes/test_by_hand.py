@@ -65,7 +65,7 @@ def test_a_pod_that_is_deleted_by_force_is_shown_as_removed(kubernetes_apps):
         ({"service": {"typ": "x"}}, r"the Service of the app, see option overlay.service: .*typ"),
     ],
 )
-def test_what_the_cluster_can_never_take_is_the_error_of_its_author(kubernetes_apps, overlay, text):
+def test_objects_that_the_cluster_never_accepts_are_errors_of_the_author(kubernetes_apps, overlay, text):
     """A retry cannot succeed."""
     info = kubernetes_apps.info(kubernetes_apps.sh("true"), overlay=overlay)
     with pytest.raises(InvalidAppError, match=text):

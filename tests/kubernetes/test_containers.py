@@ -147,7 +147,7 @@ def test_a_volume_that_cannot_be_mounted_is_the_reason_why_an_app_waits(kubernet
 
 
 @pytest.mark.parametrize("pod", [{"schedulerName": "no-such"}, {"nodeName": "no-such"}])
-def test_who_does_not_take_a_pod_is_the_reason_why_an_app_waits(kubernetes_apps, pod):
+def test_a_scheduler_or_node_that_ignores_a_pod_is_the_reason_of_the_wait(kubernetes_apps, pod):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true"), overlay={"pod": pod})
     found = apps.until(app_id, lambda found: "'no-such'" in found.msg, 30)

@@ -75,7 +75,7 @@ def test_a_damaged_job_concerns_its_app_alone(labels, notes):
 
 
 @pytest.mark.parametrize("indexes", ["0-999999999999", DIGITS, "a"])
-def test_indexes_of_a_job_that_are_none(indexes):
+def test_invalid_indexes_of_a_job(indexes):
     bad = job("bad")
     bad["status"]["completedIndexes"] = indexes
 
@@ -185,7 +185,7 @@ def test_an_answer_that_cannot_be_made_is_an_error_of_its_app(monkeypatch):
     assert {row.app_id: row.state for row in scheduler.list()}["bad"] is AppState.UNKNOWN
 
 
-def test_what_we_write_is_read():
+def test_our_own_annotations_are_read():
     app = AppDef("app", [Role("main", "image", entrypoint="true", num_replicas=10_000)])
     request = build_request(app, KubernetesOpts(), "app", {})
 

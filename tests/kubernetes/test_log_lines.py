@@ -83,7 +83,7 @@ def test_lines_of_one_time_are_distinguished():
     assert seen + read(log, cursor)[0] == written
 
 
-def test_a_read_begins_some_seconds_before_its_place():
+def test_a_read_starts_some_seconds_before_its_position():
     log = Log()
     log.add(NOW * 10**9 + 5, "a\n")
     _, cursor, _ = read(log, {})
@@ -176,7 +176,7 @@ def test_memory_does_not_grow_with_a_line_without_end():
 
 @pytest.mark.parametrize("size", [LONGEST_LINE - 1, LONGEST_LINE, LONGEST_LINE + 1, 2 * LONGEST_LINE + 5])
 @pytest.mark.parametrize("end", ["", "\n"], ids=["unfinished", "whole"])
-def test_a_long_line_is_cut_alike_wherever_its_answer_is_cut(size, end):
+def test_a_long_line_is_cut_at_the_same_bytes_wherever_its_answer_is_cut(size, end):
     first = stamp(NOW * 10**9)
     text = first + b"a" * (size - len(first)) + end.encode() + (stamp(NOW * 10**9 + 1) + b"next\n" if end else b"")
     found = [list(split(text[at : at + step] for at in range(0, len(text), step))) for step in (65_536, 10**6, 10**9)]
@@ -186,7 +186,7 @@ def test_a_long_line_is_cut_alike_wherever_its_answer_is_cut(size, end):
     assert max(map(len, found[0])) <= LONGEST_LINE + len(end)
 
 
-def test_a_reader_goes_on_within_a_long_line():
+def test_a_reader_continues_within_a_long_line():
     log = Log()
     # The text after the cut looks like a time, and like a message of the node.
     body = ("y" * (LONGEST_LINE - len(stamp(0))) + stamp(0).decode() + "y" * LONGEST_LINE)[: 2 * LONGEST_LINE]

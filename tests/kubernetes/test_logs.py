@@ -93,7 +93,7 @@ def test_a_node_without_watchers_is_not_asked_for_each_of_its_pods(kubernetes_ap
     assert asked[1] == asked[0]
 
 
-def test_an_attempt_that_never_began_hides_no_later_one(kubernetes_apps):
+def test_an_attempt_that_never_started_hides_no_later_one(kubernetes_apps):
     """A node may refuse a pod, and an init container may fail."""
     failures = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
     first = {

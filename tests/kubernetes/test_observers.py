@@ -170,7 +170,7 @@ def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-def test_an_attempt_that_begins_while_an_app_is_read_is_no_loss(kubernetes_apps, nth):
+def test_an_attempt_that_starts_while_an_app_is_read_is_not_a_loss(kubernetes_apps, nth):
     """The record then names Jobs that did not exist when they were listed."""
     apps = kubernetes_apps
     role = apps.sh("exit 5", max_retries=1, retry_policy=RetryPolicy.APPLICATION)

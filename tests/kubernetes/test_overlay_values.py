@@ -23,6 +23,6 @@ class V1Volume:
         ({"container": {"env": [{"name": "LAUNCH_REPLICA_ID", "value": "7"}]}}, "LAUNCH_REPLICA_ID .* rename it"),
     ],
 )
-def test_what_would_be_refused_late_or_not_at_all_is_refused_at_once(overlay, text):
+def test_values_that_would_be_refused_late_or_never_are_refused_at_once(overlay, text):
     with pytest.raises(InvalidAppError, match=text):
         checked_overlay(overlay)

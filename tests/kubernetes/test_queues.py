@@ -59,7 +59,7 @@ def test_an_app_runs_in_its_quota_and_gives_it_back(apps, queue):
     is_free(queue)
 
 
-def test_what_waits_shows_why_and_which_queue(apps, queue):
+def test_a_waiting_app_shows_the_reason_and_the_queue(apps, queue):
     """Without the permission to list Workloads only the wait is shown, not its reason."""
     first = start(apps, "sleep 60")
     apps.running(first)
@@ -120,7 +120,7 @@ def conditions(document):
     return {item["type"] for item in document.get("status", {}).get("conditions", []) if item["status"] == "True"}
 
 
-def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, queue):
+def test_a_preempted_app_is_pending_for_every_observer_and_runs_again(apps, queue):
     script = "echo ${LAUNCH_PREEMPTIONS-none}; sleep 5; echo done"
     low = start(apps, script, labels={PRIORITY: "launch-low"}, grace_s=0)
     apps.running(low)
@@ -140,7 +140,7 @@ def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, qu
     until(lambda: apps.objects(low) == [], 30)
 
 
-def test_who_may_write_no_configmap_counts_a_preemption_all_the_same(apps, queue, kubernetes_engine, apps_in):
+def test_without_the_right_to_write_configmaps_preemptions_are_still_counted(apps, queue, kubernetes_engine, apps_in):
     """Only the program does not get the number."""
     workloads = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads"], "verbs": ["list"]}
     limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, [*rules(), workloads]))
@@ -183,7 +183,7 @@ def test_a_group_starts_whole_or_not_at_all(apps, queue):
     assert apps.end(app_id).state is AppState.SUCCEEDED
 
 
-def test_a_preempted_group_begins_anew_as_a_whole_and_is_not_charged(apps, queue):
+def test_a_preempted_group_restarts_as_a_whole_and_is_not_charged(apps, queue):
     low = start(apps, "sleep 6; echo one", "sleep 6; echo two", labels={PRIORITY: "launch-low"}, grace_s=0)
     apps.running(low)
     until(lambda: all(pod.has_started for pod in apps.pods(low)), 20)
@@ -213,7 +213,7 @@ def test_a_preemption_is_a_failure_where_the_user_wants_it(apps, queue):
     assert apps.end(high).state is AppState.SUCCEEDED
 
 
-def test_an_application_retry_is_queued_anew(apps, queue):
+def test_an_application_retry_is_queued_again(apps, queue):
     script = 'echo "attempt $LAUNCH_ATTEMPT"; test "$LAUNCH_ATTEMPT" = 1'
     role = apps.sh(script, resource=ONE, max_retries=1, retry_policy=RetryPolicy.APPLICATION)
     app_id = apps.start(role, queue="team")
@@ -259,7 +259,7 @@ def test_a_queued_group_can_be_cancelled(apps, queue):
     is_free(queue)
 
 
-def test_a_group_is_refused_where_nobody_holds_its_pods_back(kubernetes_apps):
+def test_a_group_is_refused_if_no_queue_holds_its_pods_back(kubernetes_apps):
     """It would run past the queue."""
     with pytest.raises(SchedulerRejectedError, match="integration 'pod'"):
         start(kubernetes_apps, "true", "true")

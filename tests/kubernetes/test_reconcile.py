@@ -116,7 +116,7 @@ def steps(assessment: Assessment) -> list[Any]:
         ([job("a", RUNS | {"conditions": [{"type": "Failed", "status": "False"}]}), job("b", RUNS)], AppState.RUNNING),
     ],
 )
-def test_what_is_clear_from_the_jobs_alone(jobs, state):
+def test_states_that_are_clear_from_the_jobs_alone(jobs, state):
     assessment = assess(app(None, *jobs), TWO, NOW)
 
     assert (assessment.state, assessment.unclear, assessment.settled) == (state, False, True)
@@ -259,7 +259,7 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         AppState.FAILED,
         [],
     ),
-    "a failure that begins the app anew": (
+    "a failure that restarts the app": (
         plan("REPLICA", "APPLICATION", retries=1),
         app(record(), job("a", RUNS), job("b", FAILS)),
         AppState.RUNNING,
@@ -369,7 +369,7 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         AppState.CANCELLED,
         ["settle end"],
     ),
-    "somebody else has let one of them go": (
+    "another observer has released one of them": (
         KEPT,
         app(record(result="SUCCEEDED"), job("a", DONE, ttl_s=60), job("b", DONE)),
         AppState.SUCCEEDED,
@@ -432,7 +432,7 @@ def test_the_cause_of_a_failure_outlives_the_job_that_failed():
     assert assess(given, KEPT, NOW).msg == "a/0 failed: exit code 3"
 
 
-def test_only_a_submitter_begins():
+def test_only_a_submitter_starts_an_app():
     """Describing an app whose submitter died must not start it, because the task may be gone."""
     made = app(record(0, None, released=False))
     waits = app(record(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
@@ -447,7 +447,7 @@ def disrupted(kind: str = "TerminationTarget") -> dict[str, Any]:
     return {"failed": 1, "startTime": STARTED, "conditions": [condition]}
 
 
-def test_a_queue_that_takes_back_what_it_gave_leaves_the_app_pending():
+def test_an_app_that_its_queue_evicts_is_pending():
     """It ran, so its Job counts pods; all observers agree, whether they saw it run or not."""
     stopped = job("a", {"startTime": None, "failed": 1}, suspend=True)
 
@@ -467,7 +467,7 @@ def cancelled_in_a_queue(status):
 
 @pytest.mark.parametrize("kind", ["TerminationTarget", "DisruptionTarget"])
 @pytest.mark.parametrize("disruptions", [0, 5])
-def test_a_disrupted_group_begins_anew_and_is_not_charged(kind, disruptions):
+def test_a_disrupted_group_restarts_and_is_not_charged(kind, disruptions):
     group = plan("APPLICATION", "APPLICATION", group="retry")
     given = app(
         record(disruptions, disrupted=str(disruptions)),

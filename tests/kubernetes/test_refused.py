@@ -131,7 +131,7 @@ def wait_until_denied(apps):
     apps.call("DELETE", f"/api/v1/{{ns}}/services/{name}")
 
 
-def test_a_policy_against_our_notes_is_reported_by_who_needs_them(kubernetes_apps, policy):
+def test_a_policy_against_our_annotations_is_reported_by_apps_that_need_them(kubernetes_apps, policy):
     """A submission without a commitment, and a cancel without its mark, have done nothing."""
     apps = kubernetes_apps
     running = apps.start(apps.sh("exec sleep 300"))
@@ -197,7 +197,7 @@ def test_a_webhook_that_is_down_hides_one_app_and_not_all(kubernetes_apps, dead_
 
 
 @pytest.mark.parametrize("submits", [True, False])
-def test_who_is_always_too_late_reports_it(kubernetes_apps, kubernetes_proxy, submits):
+def test_an_observer_that_is_always_too_late_reports_it(kubernetes_apps, kubernetes_proxy, submits):
     apps = kubernetes_apps
     changed = "the server rejected our request due to an error in our request"
     info = apps.info(apps.sh("exec sleep 300"))
@@ -210,12 +210,12 @@ def test_who_is_always_too_late_reports_it(kubernetes_apps, kubernetes_proxy, su
     with pytest.raises(SchedulerUnavailableError, match=r"could not be written.*may succeed later"):
         apps.scheduler.schedule(info) if submits else apps.scheduler.cancel(app_id)
     assert fault.hits == 8
-    assert time.monotonic() - began > 2, "eight rounds at once give nobody time to finish"
+    assert time.monotonic() - began > 2, "eight rounds without pauses leave other observers no time to finish"
     kubernetes_proxy.clear()
     apps.scheduler.delete(app_id)
 
 
-def test_a_cancel_that_was_cut_off_is_ended_by_who_follows(kubernetes_apps, kubernetes_proxy):
+def test_an_interrupted_cancel_is_completed_by_a_follower(kubernetes_apps, kubernetes_proxy):
     """Its mark is in the record, which the follower of many quiet apps reads only once a minute."""
     apps = kubernetes_apps
     ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(2)]

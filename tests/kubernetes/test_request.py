@@ -216,7 +216,7 @@ def test_dollars_of_the_user_are_no_references_of_kubernetes(given, sent):
     assert env(role(env={"A": given}))["A"] == sent
 
 
-def test_what_is_copied_holds_no_macros():
+def test_copied_variables_have_no_macros():
     found = env(role(), copy_env=["A"], environ={"A": macros.replica_id, "AIRFLOW_A": "secret"})
 
     assert found["A"] == "$${replica_id}"
@@ -356,7 +356,7 @@ def test_a_disruption_may_be_a_failure():
     assert [rule["action"] for rule in rules] == ["FailJob"]
 
 
-def test_labels_and_annotations_of_the_user_stand_beside_ours():
+def test_labels_and_annotations_of_the_user_are_added_to_ours():
     found = job(role(), labels={"team": "a"}, annotations={"note": "b"}, queue="gpu")
     template = found["spec"]["template"]["metadata"]
 
@@ -421,7 +421,7 @@ def test_an_overlay_that_cannot_be_is_refused(overlay, word):
         ({"resource": Resource(cpu=1, gpu=0, memMB=1, devices={"fpga": 1})}, ["fpga", "resource.devices"]),
     ],
 )
-def test_what_is_not_offered_is_refused(fields, words):
+def test_unsupported_fields_are_refused(fields, words):
     with pytest.raises(InvalidAppError) as caught:
         KubernetesScheduler("test").submit_dryrun(AppDef("app", [role("trainer", **fields)]), {})
 
@@ -503,7 +503,7 @@ def test_shown_requests_hide_secrets_and_are_json():
     json.loads(shown)
 
 
-def test_containers_beside_the_program_are_shown_without_their_secrets():
+def test_other_containers_are_shown_without_their_secrets():
     env = [{"name": "DB_PASSWORD", "value": "hush"}, {"name": "A", "value": "b"}]
     parts = {
         "containers": [{"name": "side", "image": "i"}],
@@ -533,7 +533,7 @@ def test_a_request_that_a_namespace_restricts_is_the_restricted_one():
     assert made.roles != asked.roles
 
 
-def test_an_overlay_wins_over_what_a_namespace_asks_for():
+def test_an_overlay_wins_over_the_restrictions_of_a_namespace():
     made = request(role(), overlay={"pod": {"securityContext": {"runAsNonRoot": False}}})
 
     assert restricted(made).roles[0].pod["securityContext"]["runAsNonRoot"] is False

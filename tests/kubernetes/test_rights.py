@@ -19,7 +19,7 @@ def rules(checkout):
     return rules_of_the_page(checkout)
 
 
-def test_the_role_of_the_page_grants_what_the_connection_test_asks_for(rules):
+def test_the_role_of_the_page_grants_the_rights_of_the_connection_test(rules):
     granted = {
         f"{resource}.{group}" if group else resource: tuple(rule["verbs"])
         for rule in rules
@@ -66,7 +66,9 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
     assert apps.objects(info.request.app_id) == []
 
 
-def test_who_may_not_list_pods_can_end_what_runs(kubernetes_engine, kubernetes_make_namespace, apps_in, rules):
+def test_without_the_right_to_list_pods_running_apps_can_be_ended(
+    kubernetes_engine, kubernetes_make_namespace, apps_in, rules
+):
     """A launch is refused before anything is created; without the permission later, apps can still be ended."""
     namespace = kubernetes_make_namespace()
     admin = apps_in(namespace)
@@ -85,7 +87,7 @@ def test_who_may_not_list_pods_can_end_what_runs(kubernetes_engine, kubernetes_m
     assert admin.end(app_id).state is AppState.CANCELLED
 
 
-def test_who_may_not_list_events_loses_the_reason_and_not_the_state(
+def test_without_the_right_to_list_events_only_the_reason_is_missing(
     kubernetes_engine, kubernetes_make_namespace, apps_in, rules
 ):
     namespace = kubernetes_make_namespace()

@@ -188,7 +188,7 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
     assert kubernetes_proxy.count("PATCH") - before <= (4 if code else 3)
 
 
-def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
+def test_a_cancelled_app_is_removed_without_another_poll(kubernetes_apps):
     """A killed task cancels its app and does not poll it again."""
     apps = kubernetes_apps
     late = apps.sh("exec sleep 300", "late")

@@ -192,7 +192,7 @@ def test_pods_know_earlier_than_their_job_that_something_runs():
         ),
     ],
 )
-def test_what_waits_shows_why(status, state, text):
+def test_a_waiting_pod_shows_the_reason(status, state, text):
     assert answer(AppState.PENDING, pod(0, "Pending", state, **status), active=2).msg == text
 
 
@@ -247,7 +247,7 @@ def test_an_image_that_is_refused_is_stuck(message):
 
 
 @pytest.mark.parametrize("piece", ["x", "/", '"', "a/", "x ", "denied ", '"x" ', "lookup ", "denied for "])
-def test_a_message_of_megabytes_costs_what_its_beginning_costs(piece):
+def test_a_message_of_megabytes_costs_as_much_as_its_start(piece):
     """A registry, a webhook or a node writes it, and parsing it delayed the polls of all apps."""
     began = time.process_time()
     for reason in ("ErrImagePull", "CreateContainerConfigError"):

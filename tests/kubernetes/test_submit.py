@@ -76,7 +76,7 @@ def test_a_server_that_stays_busy_is_not_an_answer(kubernetes_apps, kubernetes_p
     apps.scheduler.delete(app_id)
 
 
-def test_a_list_that_has_expired_is_begun_anew(kubernetes_apps, kubernetes_proxy):
+def test_a_list_that_has_expired_is_started_again(kubernetes_apps, kubernetes_proxy):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("sleep 60"))
     fault = kubernetes_proxy.add(Fault(error(410, "too old"), "GET", "/jobs$"))
@@ -101,7 +101,7 @@ def test_two_schedulers_that_adopt_at_once_start_one_app(kubernetes_apps, kubern
     assert len(apps.pods(info.request.app_id)) == 2
 
 
-def test_a_service_of_somebody_else_is_a_conflict(kubernetes_apps):
+def test_a_foreign_service_is_a_conflict(kubernetes_apps):
     apps = kubernetes_apps
     info = apps.info(apps.sh("true"))
     body = {"metadata": {"name": info.request.app_id}, "spec": {"clusterIP": "None"}}
@@ -154,7 +154,7 @@ def test_a_quota_that_can_never_be_met_refuses_and_one_that_is_used_up_waits(app
 @pytest.mark.parametrize(
     ("cfg", "word"), [({"service_account": "nobody"}, "nobody"), ({"priority_class": "none-such"}, "none-such")]
 )
-def test_what_is_missing_is_named(kubernetes_apps, cfg, word):
+def test_missing_objects_are_named(kubernetes_apps, cfg, word):
     assert word in refused(kubernetes_apps, kubernetes_apps.sh("true"), **cfg)
 
 

@@ -16,7 +16,7 @@ from tests.support.local import until
 pytestmark = pytest.mark.engine("kubernetes")
 
 
-def test_kubernetes_keeps_the_time_limit_if_nobody_polls(kubernetes_apps, monkeypatch):
+def test_kubernetes_enforces_the_time_limit_without_polls(kubernetes_apps, monkeypatch):
     monkeypatch.setattr(manifests, "BACKSTOP_S", 3)
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=3)
@@ -34,7 +34,7 @@ def alive(apps, app_id):
     return [pod.name for pod in apps.pods(app_id) if pod.running and not pod.over]
 
 
-def test_a_cancel_ends_the_retries_also_if_nobody_polls(kubernetes_apps):
+def test_a_cancel_ends_the_retries_even_without_polls(kubernetes_apps):
     """After the kill of a task no process polls; ten seconds later Kubernetes would restart the replicas."""
     apps = kubernetes_apps
     roles = [apps.sh("exec sleep 300", name, num_replicas=2, max_retries=3) for name in ("main", "peer")]
@@ -66,7 +66,7 @@ def test_a_replica_with_retries_has_its_grace(kubernetes_apps, grace_s):
     assert len(apps.pods(app_id)) == 1
 
 
-def test_a_cancel_ends_what_has_not_begun(kubernetes_apps):
+def test_a_cancel_ends_jobs_that_have_not_started(kubernetes_apps):
     """It would start afterwards, perhaps without an observer."""
     apps = kubernetes_apps
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -88,7 +88,7 @@ def test_a_cancel_ends_what_has_not_begun(kubernetes_apps):
     assert apps.end(app_id).state is AppState.CANCELLED
 
 
-def test_a_cancel_ends_what_outlives_the_program_in_its_pod(kubernetes_apps):
+def test_a_cancel_ends_containers_that_outlive_the_program(kubernetes_apps):
     """A sidecar of a webhook keeps the pod, and the app, running until Kubernetes ends it."""
     apps = kubernetes_apps
     side = {"name": "side", "image": apps.image, "imagePullPolicy": "Never", "command": ["sleep", "300"]}

@@ -78,7 +78,7 @@ def test_a_controller_that_is_away_is_no_answer(make_own_cluster) -> None:
     assert [*place.scheduler.log_iter(app_id, "main")] == ["up\n", "down\n"]
 
 
-def test_what_slurm_has_forgotten_is_still_known(make_own_cluster) -> None:
+def test_jobs_that_slurm_has_forgotten_are_still_reported(make_own_cluster) -> None:
     place = make_own_cluster(min_job_age_s=2)
     app_id = place.start(place.role("echo kept; exit 3"))
     place.end(app_id)
@@ -121,7 +121,7 @@ def test_no_program_lives_when_its_app_has_ended_since_a_node_is_lost(make_own_c
     assert "a node was lost" in found.msg
 
 
-def test_an_app_that_begins_again_elsewhere_waits_for_the_end_of_its_programs(make_own_cluster) -> None:
+def test_an_app_that_restarts_elsewhere_waits_for_the_end_of_its_programs(make_own_cluster) -> None:
     """Slurm puts the job back into the queue as soon as it considers the node lost."""
     place = make_own_cluster()
     beats = place.cluster.dir / "beats"
@@ -141,7 +141,7 @@ def test_an_app_that_begins_again_elsewhere_waits_for_the_end_of_its_programs(ma
     assert set(written) == {"0", "1"}
 
 
-def test_a_lost_node_lets_the_app_begin_again_where_that_is_asked_for(make_own_cluster) -> None:
+def test_a_lost_node_restarts_the_app_if_requested(make_own_cluster) -> None:
     place = make_own_cluster()
     role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || exec sleep 300")
     app_id = place.start(role, on_disruption="retry")

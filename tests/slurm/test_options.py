@@ -65,7 +65,7 @@ def own_place() -> Iterator[Place]:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_an_option_is_what_the_job_has(own_place, options, fields) -> None:
+def test_the_job_has_each_option(own_place, options, fields) -> None:
     app_id = own_place.start(own_place.role(RUNS), **options)
     found = started(own_place, app_id)
 
@@ -153,7 +153,7 @@ def test_an_app_that_no_partition_can_run_is_stuck(own_place, resource, replicas
 
 @pytest.mark.engine("slurmctld")
 @pytest.mark.parametrize("options", [{"partition": "x"}, {"constraint": "x"}, {"reservation": "x"}, {"nodelist": "x"}])
-def test_what_the_cluster_does_not_have_is_refused_at_the_launch(own_place, options) -> None:
+def test_options_that_the_cluster_does_not_have_are_refused_at_the_launch(own_place, options) -> None:
     with pytest.raises(SchedulerRejectedError, match=r"(?i)invalid"):
         own_place.start(own_place.role("true"), **options)
 

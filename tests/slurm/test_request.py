@@ -147,7 +147,7 @@ def test_variables_that_a_shell_cannot_set_are_refused(name) -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), [("root", "launch"), ("mount", "./x"), ("root", "/a\nb")])
-def test_places_that_are_none_are_refused(name, path) -> None:
+def test_invalid_paths_are_refused(name, path) -> None:
     with pytest.raises(ValueError, match=name):
         SlurmConnection(**{name: path})
 

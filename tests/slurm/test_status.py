@@ -92,7 +92,7 @@ def test_states(jobs, record, expected) -> None:
         ("NODE_FAIL", [], 5, AppState.FAILED),
     ],
 )
-def test_an_end_that_nodes_may_not_know_yet_is_none_until_replicas_have_stopped(word, codes, age_s, state) -> None:
+def test_an_end_counts_only_when_replicas_on_lost_nodes_have_stopped(word, codes, age_s, state) -> None:
     request = build_request(AppDef("demo", [Role("main", "", entrypoint="true", num_replicas=3)]), SlurmOpts(), "a", {})
     attempts = [Attempt(0, 0, k, 0, "n", 1.0, code=code) for k, code in enumerate(codes)]
     record = Record("a", "1", claim="n1", end=f"FAILED,{word},{NOW - age_s}")
@@ -122,11 +122,11 @@ def test_a_waiting_app_shows_why_and_until_when() -> None:
     ],
 )
 @pytest.mark.parametrize("record", [{}, CLAIMED], ids=["submitted", "claimed"])
-def test_what_only_a_person_can_change_is_not_waited_for(record, reason, is_stuck) -> None:
+def test_a_job_that_only_a_user_can_fix_is_stuck(record, reason, is_stuck) -> None:
     assert standing(Record("a", "1", **record), [job("PENDING", reason=reason)], NOW, SETTLE_S).is_stuck is is_stuck
 
 
-def test_what_the_scripts_write_is_read() -> None:
+def test_the_output_of_the_scripts_is_parsed() -> None:
     text = (
         "now 1700000100\n"
         "5|5+0|RUNNING|None|1700000000|N/A|n[1-2]|launch:abc:inst:nonce a comment|with: all\n"
@@ -226,7 +226,7 @@ def replicas_of(found: Standing, *attempts: Attempt) -> dict[tuple[str, int], tu
     return {one.id: (one.state, one.exit_code) for one in response.roles_statuses[0].replicas}
 
 
-def test_who_ended_without_a_record_is_the_cause_only_where_nobody_else_is() -> None:
+def test_a_replica_without_a_record_is_the_cause_only_if_no_other_is() -> None:
     failed = Standing(AppState.FAILED, "exit")
     lost = Attempt(0, 0, 0, 0, started=1.0)
     stopped = Attempt(0, 0, 1, 0, started=1.0, code=143, stopped=True, ended=2.0)
