@@ -55,7 +55,7 @@ def check_result(value: JsonValue, path: str = "") -> None:
         _check_text(value)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise _unstorable(f"{value} is not a valid JSON number; use null")
+            raise _unstorable(f"{value} is not a JSON number; use null")
     elif isinstance(value, int):
         if abs(value) > LARGEST_INT:
             raise _unstorable("an integer has more than 64 bits")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine("docker")
 _LONG_S = 60.0
 
 
-def test_nothing_is_reported_of_what_goes_on(docker_apps):
+def test_a_running_app_has_no_end(docker_apps):
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
     docker_apps.scheduler.describe(app_id)
     began = time.monotonic()
@@ -33,7 +33,7 @@ def test_an_end_is_reported(docker_apps, seen):
     assert time.monotonic() - began < _LONG_S / 2
 
 
-def test_of_several_one_that_runs_is_waited_for(docker_apps):
+def test_a_running_replica_is_waited_for(docker_apps):
     """One that has ended would be reported again and again."""
     roles = [docker_apps.sh("true", "short"), docker_apps.sh("sleep 60", "long")]
     app_id = docker_apps.start(*roles)

@@ -42,7 +42,7 @@ def running(apps, script: str = POLITE, **how: object) -> tuple[str, str]:
 # ---- stopped ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_by_hand_is_no_success(docker_apps):
+def test_an_outside_stop_is_a_failure(docker_apps):
     app_id, container = running(docker_apps)
     docker_apps.client.api.stop(container)
     found = docker_apps.end(app_id)
@@ -53,14 +53,14 @@ def test_a_stop_by_hand_is_no_success(docker_apps):
     assert docker_apps.end(app_id, docker_apps.another()).msg == found.msg, "another process, from what is written down"
 
 
-def test_a_stop_by_hand_may_be_accepted(docker_apps):
+def test_an_outside_stop_may_be_accepted(docker_apps):
     app_id, container = running(docker_apps, on_outside_stop="accept")
     docker_apps.client.api.stop(container)
 
     assert docker_apps.end(app_id).state is AppState.SUCCEEDED
 
 
-def test_a_signal_that_ends_nothing_is_none_of_our_business(docker_apps):
+def test_a_signal_that_ends_nothing_is_ignored(docker_apps):
     app_id, container = running(docker_apps, "trap 'exit 0' HUP; echo run; while :; do sleep 0.1; done")
     docker_apps.client.api.kill(container, "SIGHUP")
 
@@ -70,7 +70,7 @@ def test_a_signal_that_ends_nothing_is_none_of_our_business(docker_apps):
 # ---- restarted, renamed, paused, unhealthy ---------------------------------------------------------------------------
 
 
-def test_a_restart_by_hand_is_noticed(docker_apps):
+def test_an_outside_restart_is_reported(docker_apps):
     script = "trap 'exit 0' TERM; echo run; i=0; while test $((i += 1)) -lt 40; do sleep 0.1; done"
     app_id, container = running(docker_apps, script)
     time.sleep(2)
@@ -148,7 +148,7 @@ def test_a_retry_runs_the_image_of_the_first_attempt(docker_apps, image, policy)
     assert docker_apps.lines(app_id) == ["V=1\n", "V=1\n"]
 
 
-def test_why_a_replica_was_tried_again_stays_in_the_status(docker_apps):
+def test_the_status_keeps_the_cause_of_a_retry(docker_apps):
     script = "test $LAUNCH_ATTEMPT = 1 || exit 4; sleep 60"
     app_id = docker_apps.start(docker_apps.sh(script, max_retries=1, retry_policy=RetryPolicy.REPLICA))
     found = until(docker_apps, app_id, lambda found: "started again" in found.msg)
@@ -169,7 +169,7 @@ def test_why_a_replica_was_tried_again_stays_in_the_status(docker_apps):
         ({"resource": Resource(cpu=4096, gpu=0, memMB=0)}, {}, "its resource.cpu"),
     ],
 )
-def test_what_can_never_be_is_the_error_of_its_author(docker_apps, fields, options, blamed):
+def test_an_impossible_value_is_an_error_of_the_author(docker_apps, fields, options, blamed):
     """Not retried; the message names the role and the field."""
     info = docker_apps.info(docker_apps.sh("true", "wrong", **fields), **options)
     with pytest.raises(InvalidAppError, match=f"role 'wrong': the Docker engine refuses {blamed}: "):

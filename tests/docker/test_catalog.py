@@ -20,7 +20,7 @@ def catalog() -> Catalog:
     return Catalog(engine)
 
 
-def test_requests_of_long_ago_are_forgotten_and_those_in_use_are_not(catalog):
+def test_old_requests_are_dropped_and_used_ones_are_kept(catalog):
     """A triggerer runs for months, and a request may have 50 KB."""
     for number in range(3 * module._KEPT_REQUESTS):
         catalog.remember(Request(app_id=f"app-{number}"))

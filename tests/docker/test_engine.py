@@ -86,7 +86,7 @@ def by_ssh(clients: list[Client]) -> Engine:
 
 
 @pytest.mark.parametrize("error", [SSHException("SSH session not active"), EOFError(), ConnectionResetError()])
-def test_after_a_failure_by_ssh_the_next_request_connects_anew(by_ssh, clients, error):
+def test_after_a_failure_by_ssh_the_next_request_connects_again(by_ssh, clients, error):
     """Otherwise a worker that runs for months never reaches its engine again."""
     clients[0].fails = error
     clients[0].transport.is_active = iter([True, False]).__next__  # it breaks at this moment
@@ -161,7 +161,7 @@ def test_a_host_by_ssh_that_refuses_us_is_unreachable(clients, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["tcp://h:99999", "tcp://h:abc", "tcp://[::1", "ftp://h", "ssh://h:99999"])
-def test_a_host_that_is_no_address(clients, host):
+def test_an_invalid_host_is_refused(clients, host):
     with pytest.raises(
         InvalidAppError, match=r"is not a valid address of a Docker engine .*; write unix:///path, tcp://host"
     ):
@@ -198,7 +198,7 @@ def test_gpus_that_cannot_be_distinguished(gpus, why):
         ("http://reg.example.com:5000", "reg.example.com:5000/x"),
     ],
 )
-def test_a_registry_is_known_by_its_host(registry, image):
+def test_a_registry_is_identified_by_its_host(registry, image):
     """In the form of `docker login`, and in forms that people use."""
     login = {"registry": registry, "registry_username": "anna", "registry_password": "geheim"}
 
@@ -243,7 +243,7 @@ def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, 
 
 
 @pytest.mark.engine("docker")
-def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps, docker_proxy):
+def test_the_version_is_negotiated_again_after_an_upgrade(docker_apps, docker_proxy):
     """The API version is negotiated once per connection, and later engines refuse early versions."""
     docker_apps.scheduler.describe("absent")
     before = docker_proxy.count("GET", "/_ping")
@@ -260,7 +260,7 @@ def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps,
 @pytest.mark.engine("docker")
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("status", [400, 404, 500])
-def test_a_refusal_that_is_cut_off_is_no_answer(docker_apps, docker_proxy, status, silent):
+def test_a_refusal_that_is_cut_off_is_an_outage(docker_apps, docker_proxy, status, silent):
     """An engine that dies during an error has refused nothing; a follower retries only after outages."""
     scheduler = docker_apps.another(timeout_s=1)
     assert scheduler.describe("absent") is None

@@ -192,7 +192,7 @@ def test_a_quiet_log_is_read_with_one_short_answer() -> None:
 
 
 @pytest.mark.parametrize("new", [1, 499, 700, 3000])
-def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
+def test_a_read_of_a_fast_log_is_at_most_twice_its_new_lines(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
     """A flood ends before the margin does, so all of it would be read again after the end of its container."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
     log = Log()
@@ -212,7 +212,7 @@ def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("new", [1100, 1500, 2047, 2100])
-def test_of_a_flood_little_is_read_in_vain(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
+def test_few_frames_of_a_flood_are_read_before_the_position(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
     """Frames before the position are read and dropped; a probe that is too short or too long costs one frame."""
     monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
     monkeypatch.setattr(log_reader, "NARROW_FRAMES", 100)
@@ -232,7 +232,7 @@ def test_of_a_flood_little_is_read_in_vain(monkeypatch: pytest.MonkeyPatch, new:
     assert log.sent / size < new + 100 + 50
 
 
-def test_a_flood_on_one_stream_is_found_by_the_place_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_on_one_stream_is_found_by_the_position_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A narrower response has no frame of the idle stream, so it cannot be trusted and is not used."""
     monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
     monkeypatch.setattr(log_reader, "NARROW_FRAMES", 10)
@@ -250,7 +250,7 @@ def test_a_flood_on_one_stream_is_found_by_the_place_of_the_other(monkeypatch: p
     assert sorted(texts) == sorted(["end\n", *(f"{number}\n" for number in range(500, 1500))])
 
 
-def test_a_tail_that_begins_among_frames_of_one_time_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_that_starts_among_frames_of_one_time_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """There the second frame of that time would be taken for the first, which was delivered, and be lost."""
     monkeypatch.setattr(log_reader, "TAILS", (3, 6, 12))
     log = Log()
@@ -279,7 +279,7 @@ def test_a_frame_of_the_other_stream_before_them_makes_no_difference(monkeypatch
     assert sorted(line.text for line in more.lines) == ["four\n", "late\n", "three\n", "two\n"]
 
 
-def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
+def test_few_tails_are_tried_if_the_position_was_rotated_away() -> None:
     log = Log()
     for number in range(3000):
         log.write("stdout", f"{number}\n", BASE + number * 1000)
@@ -303,7 +303,7 @@ def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
     assert len(log.asked) <= 5
 
 
-def test_a_search_for_the_place_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_the_position_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of one stream are new, long and many, and the position of the other stream is after them."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
     monkeypatch.setattr(log_reader, "MAX_KEPT_CHARS", 10_000)
@@ -391,7 +391,7 @@ def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.Monkey
     assert [line.text for line in told] == [f"{number:04}\n" for number in range(40)]
 
 
-def test_what_the_engine_cannot_read_is_reported_in_its_words():
+def test_a_read_error_of_the_engine_is_reported_with_its_message():
     """It comes between the lines, as a frame of a third stream; earlier lines count, and the log is not complete."""
     log = Log()
     log.write("stdout", "one\n", BASE)

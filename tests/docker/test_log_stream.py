@@ -33,7 +33,7 @@ def texts(parser: FrameLines, data: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])
-def test_lines_begin_after_the_place_however_they_are_cut(size):
+def test_lines_start_after_the_position_however_they_are_cut(size):
     data = numbered(0, 20)
     parser = FrameLines(place(9), is_whole=False)
     found = [text for at in range(0, len(data), size) for text in texts(parser, data[at : at + size])]
@@ -42,7 +42,7 @@ def test_lines_begin_after_the_place_however_they_are_cut(size):
     assert parser.cursor() == place(19)
 
 
-def test_what_the_engine_repeats_is_given_up():
+def test_a_stream_that_repeats_lines_is_lost():
     """It reads files from the start again when they are rotated."""
     parser = FrameLines({}, is_whole=True)
     assert texts(parser, numbered(0, 10)) == [f"{n}\n" for n in range(10)]
@@ -51,7 +51,7 @@ def test_what_the_engine_repeats_is_given_up():
         parser.feed(numbered(4, 12))
 
 
-def test_before_the_place_nothing_is_shown():
+def test_no_line_is_shown_before_the_position():
     parser = FrameLines(place(9), is_whole=False)
 
     assert texts(parser, numbered(0, 9)) == []
@@ -60,7 +60,7 @@ def test_before_the_place_nothing_is_shown():
     assert parser.is_placed()
 
 
-def test_an_end_of_a_log_that_begins_at_the_place_is_not_trusted():
+def test_a_tail_that_starts_at_the_position_is_not_trusted():
     """There may be earlier frames of the same time, and the position is one of several."""
     parser = FrameLines(place(9), is_whole=False)
 
@@ -70,7 +70,7 @@ def test_an_end_of_a_log_that_begins_at_the_place_is_not_trusted():
     assert texts(FrameLines(place(9), is_whole=True), numbered(9, 12)) == ["10\n", "11\n"]
 
 
-def test_each_stream_has_its_place():
+def test_each_stream_has_its_position():
     cursor = {"stdout": [BASE + 9 * MS, 1], "stderr": [BASE + 5 * MS, 1], "newest": BASE + 9 * MS}
     late = frame("e4\n", BASE + 4 * MS, 2) + frame("e5\n", BASE + 5 * MS, 2) + frame("e6\n", BASE + 6 * MS, 2)
     parser = FrameLines(cursor, is_whole=False)

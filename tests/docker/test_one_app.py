@@ -164,7 +164,7 @@ def test_the_result_of_an_app_that_another_has_deleted(docker_apps):
         docker_apps.scheduler.result(app_id)
 
 
-def test_a_result_that_somebody_removed_is_not_no_result(docker_apps):
+def test_a_removed_result_is_an_error(docker_apps):
     app_id = docker_apps.start(docker_apps.sh("echo 1 > $LAUNCH_RESULT_PATH"))
     assert docker_apps.end(app_id).state is AppState.SUCCEEDED
     docker_apps.client.api.remove_container(docker_apps.container(app_id)["Id"])

@@ -134,7 +134,7 @@ def test_variables_of_the_launcher_are_copied_on_demand_and_never_airflows() -> 
     assert not any("FERNET" in item or "OTHER" in item for item in env)
 
 
-def test_who_is_alone_needs_no_network_with_names() -> None:
+def test_a_single_replica_needs_no_network_with_names() -> None:
     assert request(role()).network == "bridge"
     assert request(role(), role("other")).network == "launch"
     assert request(role(num_replicas=2)).network == "launch"
@@ -175,7 +175,7 @@ def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
         "x@sha256:1",
     ],
 )
-def test_what_cannot_name_an_image_is_refused(image: str) -> None:
+def test_an_invalid_image_name_is_refused(image: str) -> None:
     """Newer engines respond as for a missing image, which a task would wait for."""
     with pytest.raises(InvalidAppError, match=r"role 'main': image '.*' is not a valid image name; write name:tag"):
         request(role(image=image))
@@ -189,7 +189,7 @@ def test_what_cannot_name_an_image_is_refused(image: str) -> None:
         "0123456789ab", "MYHOST/x:1", "myHost/a/b",
     ],
 )  # fmt: skip
-def test_what_names_an_image_is_sent_as_it_is(image: str) -> None:
+def test_a_valid_image_name_is_sent_unchanged(image: str) -> None:
     assert request(role(image=image)).roles[0].body["Image"] == image
 
 
@@ -242,7 +242,7 @@ def test_an_app_named_like_a_known_network_cannot_have_it_for_itself(app_id: str
         ),
     ],
 )
-def test_what_is_no_capability_is_refused_at_dry_run(
+def test_missing_capabilities_are_refused_at_dry_run(
     refused: Role, error: type[InvalidAppError], words: list[str]
 ) -> None:
     with pytest.raises(error) as caught:

@@ -78,7 +78,7 @@ class Observing(threading.Thread):
 
 
 @ENDS
-def test_with_live_restore_the_app_goes_on(end: str) -> None:
+def test_with_live_restore_the_app_continues(end: str) -> None:
     """No line is lost and none is repeated, neither for a follower nor for a reader with a stored cursor."""
     with private_apps(live_restore=True) as (private, apps):
         result = """; echo '{"n": 80}' >$LAUNCH_RESULT_PATH"""
@@ -167,7 +167,7 @@ def test_without_live_restore_killed_replicas_have_failed(end: str) -> None:
 
 
 @pytest.mark.engine("docker")
-def test_a_replica_that_was_killed_by_somebody_else_is_no_restart(docker_apps, docker_proxy) -> None:
+def test_an_outside_kill_is_not_a_restart_of_the_engine(docker_apps, docker_proxy) -> None:
     """The engine has run since before its end; that is checked once."""
     found = docker_apps.run(docker_apps.sh("kill -9 $$$$"))
     found = docker_apps.end(found.app_id)

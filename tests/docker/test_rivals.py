@@ -127,7 +127,7 @@ def test_what_is_being_removed_has_neither_log_nor_result_any_more(docker_apps, 
     assert docker_apps.scheduler.result(app_id) is None
 
 
-def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
+def test_a_deleted_app_is_not_started_by_its_submitter(docker_apps, monkeypatch):
     info = docker_apps.info(docker_apps.sh("echo begun"))
     slow = docker_apps.another()
     prepare = slow._creation.prepare
@@ -230,7 +230,7 @@ def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
     assert docker_apps.end(info.request.app_id).state is AppState.SUCCEEDED
 
 
-def test_two_networks_of_somebody_else_are_reported_at_once(docker_apps):
+def test_two_networks_of_another_user_are_reported_at_once(docker_apps):
     """Only their owner can know which one is meant."""
     name = f"foreign-{docker_apps.info(docker_apps.sh('true')).request.app_id}"
     networks = [docker_apps.client.networks.create(name, check_duplicate=False) for _ in range(2)]

@@ -145,7 +145,7 @@ def test_a_server_that_falls_silent_later_is_reached_again(server, wire, step):
     assert busy.content == b"[]"
 
 
-def test_a_connection_that_nobody_has_any_more_ends(server, wire):
+def test_an_unused_connection_ends(server, wire):
     """Each outage would leave a connection behind, and its thread."""
     busy = wire.open("GET", "/events")
     server.silent = "session"

@@ -131,7 +131,7 @@ def test_an_app_without_containers_is_being_submitted() -> None:
     assert one(replicas=2).assess(submitted=True).create == [("main", 0, 0, 0), ("main", 1, 0, 0)]
 
 
-def test_only_the_submitter_begins_an_app() -> None:
+def test_only_the_submitter_starts_an_app() -> None:
     engine = one()
     engine.replica("main", 0, "created")
 
@@ -139,7 +139,7 @@ def test_only_the_submitter_begins_an_app() -> None:
     assert [c.id for c in engine.assess(submitted=True).start] == ["id1"]
 
 
-def test_what_has_begun_is_completed_by_any_observer() -> None:
+def test_a_started_attempt_is_completed_by_any_observer() -> None:
     engine = one(replicas=2)
     engine.replica("main", 0, "running")
     engine.replica("main", 1, "created")
@@ -390,7 +390,7 @@ def test_what_ended_before_the_cancel_ended_by_itself(code: int, finished: float
     assert (engine.assess().state, engine.assess().settled) == (expected, True)
 
 
-def test_cancel_stops_what_runs_voids_what_waits_and_retries_nothing() -> None:
+def test_cancel_stops_running_replicas_discards_waiting_ones_and_retries_nothing() -> None:
     engine = one(retries=3, replicas=3)
     engine.replica("main", 0, "running")
     engine.replica("main", 1, "created")
@@ -526,7 +526,7 @@ def test_a_cancelled_container_without_its_detail_was_stopped() -> None:
     assert engine.assess().state is AppState.CANCELLED
 
 
-def test_an_app_is_built_anew_only_when_its_list_has_changed() -> None:
+def test_an_app_is_built_again_only_when_its_list_has_changed() -> None:
     engine = Engine(("a", 2, "REPLICA", 0))
     engine.replica("a", 0, "running")
     engine.replica("a", 1, "running")

@@ -88,7 +88,7 @@ def test_a_pull_that_the_registry_refuses_names_the_user_and_hides_the_password(
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 429, 500])
-def test_whatever_a_refused_pull_is_answered_with_is_the_registrys_word(docker_apps, docker_proxy, code):
+def test_any_refusal_of_a_pull_is_one_of_the_registry(docker_apps, docker_proxy, code):
     """Engines with the image store of containerd pass on its codes."""
     docker_proxy.add(Fault(error(code, "denied there"), "POST", "/images/create"))
     text = refusal(docker_apps, docker_apps.sh("true", image=NOWHERE), pull="missing")

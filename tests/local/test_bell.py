@@ -52,7 +52,7 @@ def test_an_idle_supervisor_sleeps(apps: Apps) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "delete"])
-def test_who_ends_an_app_rings(apps: Apps, end: str) -> None:
+def test_a_cancel_or_delete_rings_the_bell(apps: Apps, end: str) -> None:
     app_id = started(apps)
     supervisor = supervisor_of(apps, app_id)
     until(lambda: is_asleep(supervisor))

@@ -134,7 +134,7 @@ def test_cancel_works_after_the_supervisor_was_killed(apps: Apps) -> None:
 
 
 @pytest.mark.parametrize("ask", ["list", "describe"])
-def test_a_root_that_is_away_is_no_answer(apps: Apps, ask: str) -> None:
+def test_a_missing_root_is_an_error(apps: Apps, ask: str) -> None:
     """A missing mount that existed before does not mean that its apps do not exist."""
     app_id = apps.start(sh("true"))
     apps.end(app_id)

@@ -131,7 +131,7 @@ def test_time_limit_is_kept(apps: Apps, disk: Disk) -> None:
     assert (found.state, found.msg) == (AppState.FAILED, "time limit of 2 s reached")
 
 
-def test_app_that_cannot_begin_waits_for_room_or_its_end(apps: Apps, disk: Disk) -> None:
+def test_app_that_cannot_start_waits_for_room_or_its_end(apps: Apps, disk: Disk) -> None:
     """Its ports must be stored first; repeated tries must not use up ports and descriptors."""
     known = apps.start(sh("true", port_map={"p": 0}))
     apps.end(known)

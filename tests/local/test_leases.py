@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_launch.schedulers.local import leases
 
 
-def test_a_port_that_somebody_uses_is_not_leased(tmp_path, monkeypatch):
+def test_a_used_port_is_not_leased(tmp_path, monkeypatch):
     """Another program of the host, which does not use leases."""
     with socket.socket() as taken:
         taken.bind(("", 0))

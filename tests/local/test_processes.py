@@ -36,7 +36,7 @@ def test_the_process_that_is_meant_gets_it(sleeper) -> None:
     assert sleeper.wait(10) == -signal.SIGTERM
 
 
-def test_a_process_that_is_gone_is_no_error(sleeper) -> None:
+def test_a_process_that_has_ended_is_not_an_error(sleeper) -> None:
     start = processes.start_time(sleeper.pid)
     sleeper.kill()
     sleeper.wait()

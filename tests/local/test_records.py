@@ -110,7 +110,7 @@ def test_a_record_with_wrong_fields_concerns_its_app_only(scheduler: LocalSchedu
 
 
 @pytest.mark.parametrize("text", ['{"final": true, "start": Infinity}', deep(900), "[" * 100_000, "[1," * 700_000])
-def test_what_is_no_document_of_an_app_is_read_as_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_document_is_read_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
 

@@ -197,7 +197,7 @@ def test_what_inflates_without_an_end_takes_little_memory(serve, ask, status, co
 
 @CLIENTS
 @pytest.mark.parametrize("body", [b"[" * 200_000, b'[{"Id": ' + b"9" * 5000 + b"}]", b"\xff", b"{", b"<html>"])
-def test_what_is_no_document_is_an_error_of_the_connection(serve, ask, body):
+def test_an_invalid_document_is_an_error_of_the_connection(serve, ask, body):
     head = b"HTTP/1.1 200 OK\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nContent-Length: %d\r\n\r\n" % len(body)
     with pytest.raises(SchedulerUnavailableError):
         ask(serve(lambda c: c.sendall(head + body)))
@@ -286,7 +286,7 @@ def test_objects_that_fill_a_page_are_listed_by_smaller_ones(serve, monkeypatch)
 
 
 @pytest.mark.parametrize("page", [b'{"items": {"a": 1}}', b'{"items": [], "metadata": [1]}', b'{"items": 3}'])
-def test_a_list_that_is_none_is_an_error_of_the_connection(serve, page):
+def test_an_invalid_list_is_an_error_of_the_connection(serve, page):
     with pytest.raises(SchedulerUnavailableError):
         ask_kubernetes(serve(endless_pages(page)))
 
@@ -325,7 +325,7 @@ def header(kind: bytes, size: int) -> bytes:
 def test_headers_of_an_archive_without_an_end_are_an_error_of_the_app(serve, first, more):
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(AppUnavailableError, match="sends /result of container container damaged"):
+    with pytest.raises(AppUnavailableError, match="sends a damaged archive of /result of container container"):
         read_docker(serve(endless(head + first, more)))
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * MB
 

@@ -35,7 +35,7 @@ def test_an_empty_file_is_null(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b'"\xff"', b'"\xed\xa0\x80"'])
-def test_what_is_no_utf_8_is_the_apps_error(data: bytes) -> None:
+def test_invalid_utf_8_is_the_apps_error(data: bytes) -> None:
     with pytest.raises(InvalidAppError, match="the result cannot be stored"):
         parse_result(data, len(data))
 
@@ -43,7 +43,7 @@ def test_what_is_no_utf_8_is_the_apps_error(data: bytes) -> None:
 @pytest.mark.parametrize(
     "value", [None, True, 0, -1.5, 10**18, "é😀\n", [], {}, {"a": [1, {"b": None}]}, json.loads("[" * 90 + "]" * 90)]
 )
-def test_the_rest_is_handed_back(value: object) -> None:
+def test_other_documents_are_returned(value: object) -> None:
     data = json.dumps(value).encode()
 
     assert parse_result(data, len(data)) == value

@@ -198,7 +198,7 @@ def test_an_option_is_read_by_name(key, value):
 
 
 @pytest.mark.parametrize("key", ["as_runopts", "get", "unknown", "login", 5])
-def test_a_method_is_no_option(key):
+def test_a_method_is_not_an_option(key):
     opts = Opts(cluster_name="a")
 
     assert key not in opts
@@ -207,7 +207,7 @@ def test_a_method_is_no_option(key):
         opts[key]
 
 
-def test_a_stored_none_is_no_default():
+def test_a_stored_none_is_not_a_default():
     assert Opts(cluster_name="a").get("mail-user", "default") is None
 
 

@@ -47,7 +47,7 @@ def test_a_running_attempt_is_read_on_and_the_next_waits():
     assert read_all([attempt(0, "a", "b"), attempt(1, "c")], cursor)[0] == [("b", 0), ("c", 1)]
 
 
-def test_an_attempt_that_never_began_is_left_out_and_one_to_come_is_waited_for():
+def test_an_attempt_that_never_started_is_skipped_and_a_coming_one_is_waited_for():
     attempts = [attempt(0, has_log=False), attempt(1, "b"), attempt(2, has_log=False, is_over=False)]
 
     found, cursor = read_all(attempts)
@@ -77,7 +77,7 @@ class Answer:
         self.is_closed = True
 
 
-def test_an_open_answer_is_found_where_it_goes_on_and_only_once():
+def test_an_open_answer_is_found_by_its_cursor_and_only_once():
     answers: OpenAnswers[Answer] = OpenAnswers()
     kept = Answer()
     answers.keep("c", {"line": 3}, kept)
@@ -88,7 +88,7 @@ def test_an_open_answer_is_found_where_it_goes_on_and_only_once():
     assert not kept.is_closed
 
 
-def test_the_oldest_open_answer_and_one_of_the_same_place_are_closed():
+def test_the_oldest_open_answer_and_one_of_the_same_cursor_are_closed():
     """An engine has few connections for unused responses."""
     answers: OpenAnswers[Answer] = OpenAnswers(2)
     kept = [Answer() for _ in range(4)]

@@ -102,7 +102,7 @@ def test_times_never_go_back_within_a_log(log) -> None:
     assert timed(log.read()) == [("a\n", 9.0), ("b\n", 9.0)]
 
 
-def test_a_cursor_goes_on_in_the_index_where_it_was(log, monkeypatch) -> None:
+def test_a_cursor_continues_in_the_index_at_its_position(log, monkeypatch) -> None:
     """Each chunk reads its own part of the index, so a log of days costs only as much as its chunks."""
     monkeypatch.setattr(file_log, "CHUNK_BYTES", 100)
     expected = [(f"{number:09}\n", float(number)) for number in range(5000)]
@@ -142,7 +142,7 @@ def test_a_silent_stream_does_not_read_the_times_of_the_other_one(log) -> None:
     assert log.bytes_read < 100
 
 
-def test_an_entry_that_is_not_whole_is_none(log) -> None:
+def test_an_incomplete_entry_is_ignored(log) -> None:
     """It was read while it was written, or on a full disk."""
     log.write(1.0, "a\n")
     with (log.path / "times").open("a") as file:
@@ -153,7 +153,7 @@ def test_an_entry_that_is_not_whole_is_none(log) -> None:
     assert timed(log.read()) == [("a\n", 1.0), ("b\n", 7.0)]
 
 
-def test_a_cursor_without_a_position_in_the_index_goes_on(log) -> None:
+def test_a_cursor_without_a_position_in_the_index_continues(log) -> None:
     """An older release had no index: a task that continues has a cursor without it."""
     log.write(1.0, "a\n")
     log.write(2.0, "b\n")
