@@ -129,7 +129,7 @@ def test_reads_at_any_moment_lose_and_repeat_nothing(
                 log.write(*todo.pop(0))
         complete = not todo
         if dice.random() < 0.3:
-            reader = LogReader(log)  # type: ignore[arg-type]  # another process goes on
+            reader = LogReader(log)  # type: ignore[arg-type]  # another process continues
         log.cut_after = dice.randrange(400) if dice.random() < 0.2 else None
         try:
             chunk = reader.read("container", json.loads(cursor), complete=complete)
