@@ -54,7 +54,7 @@ class LaunchHook(BaseHook):
     conn_name_attr = "launch_conn_id"
     default_conn_name = "launch_default"
     conn_type = "launch"
-    hook_name = "Launch (scheduler of a plug-in)"
+    hook_name = "Launch (plug-in scheduler)"
 
     backend: ClassVar[str] = ""
     """The scheduler of this type of connection; empty: the extra `scheduler` names it."""
