@@ -62,6 +62,7 @@ from airflow_provider_launch.specs.api import (
     to_dict,
 )
 from airflow_provider_launch.specs.capabilities import CapabilityKey
+from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
 from airflow_provider_launch.specs.mounts import parse_mounts
 from airflow_provider_launch.specs.named_resources import (
     ResourceFactory,
@@ -69,7 +70,6 @@ from airflow_provider_launch.specs.named_resources import (
     named_resources,
     resource,
 )
-from airflow_provider_launch.specs.owner import NA, TORCHX_CONTEXT_NAME, app_metadata
 from airflow_provider_launch.specs.resources import GiB
 from airflow_provider_launch.util.modules import import_attr
 

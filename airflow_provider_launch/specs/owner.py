@@ -66,16 +66,3 @@ def task_of(owner: Mapping[str, str]) -> TaskKey | None:
         return TaskKey(dag_id, run_id, task_id, parse_int(owner.get("map_index", "-1"), -1))
     except UntrustedError:
         return None
-
-
-TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"
-NA = "<<NA>>"
-
-
-class app_metadata:  # noqa: N801 - a name of the launcher model
-    """Keys of `AppDef.metadata`."""
-
-    CONTEXT = "torchx/context"
-    VERSION = "torchx/version"
-    SCHEDULER = "torchx/scheduler"
-    ROLES_PREFIX = "torchx/roles."

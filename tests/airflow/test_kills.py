@@ -131,7 +131,9 @@ def test_an_app_that_could_not_be_cancelled_is_in_the_log(
         end_together([trigger], engine, until=lambda: airflow.asked > 1 and time.monotonic() > ended)
 
     (error,) = [entry for entry in entries if entry["level"] == "error"]
-    assert "app fake://cluster/app-0 could not be cancelled: Airflow did not answer" in rendered(error)
+    assert "app fake://cluster/app-0 could not be cancelled: Airflow did not return the state of the task" in rendered(
+        error
+    )
 
 
 def test_a_trigger_that_is_ended_before_it_starts_cancels_its_app(

@@ -185,7 +185,7 @@ def test_apps_are_cancelled_before_their_triggers_stop_to_follow(
     """A thousand that stop at once share a few threads."""
     begun: list[TriggerRun] = []
     seen: list[bool] = []
-    begin, abandon = TriggerRun.begin, TriggerRun.abandon
+    begin, abandon = TriggerRun.start, TriggerRun.abandon
 
     def counted(self: TriggerRun) -> None:
         begin(self)
@@ -203,7 +203,7 @@ def test_apps_are_cancelled_before_their_triggers_stop_to_follow(
     def before() -> None:
         states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
 
-    monkeypatch.setattr(TriggerRun, "begin", counted)
+    monkeypatch.setattr(TriggerRun, "start", counted)
     monkeypatch.setattr(TriggerRun, "abandon", slowly)
     end_all(app_ids, before, ready=lambda: len(begun) == COUNT)
 

@@ -63,4 +63,4 @@ def test_a_scheduler_that_mirrors_nothing_refuses(dag_folder, monkeypatch):
     ran = run_task(task(dag_folder, "project", launch_conn_id="plugin"), FakeExecutionApi())
 
     assert ran.state == "failed"
-    assert "does not support workspaces" in str(ran.error)
+    assert "does not mirror workspaces" in str(ran.error)

@@ -56,7 +56,7 @@ def test_a_missing_permission_is_named(define, batch_params, batch_queue, batch_
 def test_an_unreachable_service_is_an_outage() -> None:
     scheduler = create_scheduler("c", **params_for("http://127.0.0.1:1"))
 
-    with pytest.raises(SchedulerUnavailableError, match="not reached"):
+    with pytest.raises(SchedulerUnavailableError, match="is unreachable"):
         scheduler.describe("app-1")
 
 

@@ -341,7 +341,7 @@ def test_supervisor_ends_where_the_root_is_removed_while_away(apps: Apps, root: 
     until(is_running(apps, app_id))
     root.take_away()
     state = root.files() / "apps" / app_id / layout.STATE
-    until(lambda: "is back" in layout.read_json(str(state))["msg"])
+    until(lambda: "exists again" in layout.read_json(str(state))["msg"])
     shutil.rmtree(root.files() / "apps")
     until(lambda: not processes_below(root.path), 5)
     (root.files() / "apps").mkdir()

@@ -80,7 +80,7 @@ def test_old_apps_are_swept(apps: Apps) -> None:
 def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was seen running but ended before the mark was written: then no supervisor is left to handle it."""
     app_id = apps.start(sh("sleep 0.5"))
-    read = apps.scheduler._records.state
+    read = apps.scheduler._records._state
 
     def read_and_wait_for_the_end(app_id: str) -> dict[str, Any] | None:
         seen = read(app_id)
@@ -88,7 +88,7 @@ def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch
         return seen
 
     with monkeypatch.context() as slowly:
-        slowly.setattr(apps.scheduler._records, "state", read_and_wait_for_the_end)
+        slowly.setattr(apps.scheduler._records, "_state", read_and_wait_for_the_end)
         # Not `delete`, which polls first, and so would find the end.
         apps.scheduler._delete_existing(app_id)
 
