@@ -115,7 +115,7 @@ def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
     found = docker_apps.end(app_id, timeout_s=20)
 
     assert found.state is AppState.FAILED
-    assert re.search(f"a/0 could not be started again: .* no image '{image}'", found.msg)
+    assert re.search(f"a/0 could not be started again: .* no longer has the image '{image}'", found.msg)
 
 
 @pytest.mark.usefixtures("image")  # for a second attempt
