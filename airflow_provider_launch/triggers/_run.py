@@ -8,6 +8,7 @@ import contextvars
 import dataclasses
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -41,6 +42,8 @@ _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
+_MAX_WITHHELD = 100
+"""Events that wait until the secrets of the app are registered; of more, the last ones are shown."""
 
 T = TypeVar("T")
 
@@ -117,7 +120,7 @@ class TriggerRun:
         self._is_masked = self._is_stopped = False
         self._waits_for_masks: tuple[DescribeAppResponse, bool] | None = None
         self._masking: Future[None] | None = None
-        self._withheld: list[Event] = []
+        self._withheld: deque[Event] = deque(maxlen=_MAX_WITHHELD)
         self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -261,7 +264,7 @@ class TriggerRun:
         with self._deciding:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
-                if self._watch.response is not None and self._task_log.is_quiet:
+                if self._watch.response is not None and self._task_log.is_quiet and self._may_show:
                     self._feed.add_event(Progress(self._watch.response))
                     self._hub.pump.wake(self._feed)
         if self._error is not None or self._left() <= 0:
@@ -326,7 +329,7 @@ class TriggerRun:
                 gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
                 learned.events += [gap] if gap else []
             existing = before is None and not self._trigger.scheduled
-            if response is None or self._trigger.secret_places == [] or self._is_masked:
+            if response is None or self._may_show:
                 # Before the reader gets the replicas, because another thread may write their lines at once.
                 self._take(learned)
                 if response is not None:
@@ -361,9 +364,9 @@ class TriggerRun:
         places, copied = self._trigger.secret_places, {}
         roles = response.roles or await self._hub.questions.run(self._roles_of_app, self._conn_id)
         if not roles:
-            # Then the worker shows the lines after the end, because it knows the secrets.
+            # The next change tries again. After the end the worker shows everything, because it knows the secrets.
             with self._deciding:
-                self._show_withheld()
+                self._waits_for_masks = None
             return
         if places is None or any(place[1] == "copied" for place in places):
             with contextlib.suppress(LaunchError):
@@ -380,11 +383,16 @@ class TriggerRun:
             if self._waits_for_masks is not None:
                 self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])
 
+    @property
+    def _may_show(self) -> bool:
+        """Whether texts of the engine may be shown: the app has no secrets, or they are registered."""
+        return self._trigger.secret_places == [] or self._is_masked
+
     def _show_withheld(self) -> None:
-        for event in self._withheld:
-            self._feed.add_event(event)
         if self._withheld:
-            self._withheld = []
+            for event in self._withheld:
+                self._feed.add_event(event)
+            self._withheld.clear()
             self._hub.pump.wake(self._feed)
 
     def _roles_of_app(self) -> list[Role]:

@@ -71,3 +71,14 @@ def test_an_image_of_many_labels_is_refused(wire: Wire, images: Images) -> None:
     wire.labels = {f"{number:05}": "x" * 10 for number in range(3000)}
     with pytest.raises(InvalidAppError, match=r"'image' has 3000 labels of 69000 bytes.*; build it with fewer"):
         images.large_labels("image")
+
+
+@pytest.mark.parametrize(
+    ("image", "asked"), [("a:1..2", 1), ("team/a:v..", 1), ("http://a", 0), ("../a", 0), ("a/../b", 0)]
+)
+def test_only_a_name_that_leads_to_another_path_is_not_asked_for(
+    wire: Wire, images: Images, image: str, asked: int
+) -> None:
+    images.large_labels(image)
+
+    assert wire.asked == asked

@@ -94,8 +94,9 @@ class Images:
         return large
 
     def _labels(self, image: str) -> Mapping[str, str] | None:
-        if "//" in image or ".." in image:
-            return None  # not a valid image name, and part of a path here
+        # Such a part would lead to another path of the engine; a tag such as `1..2` is valid.
+        if {"", ".", ".."} & {*image.split("/")}:
+            return None
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 return (document_in(response).get("Config") or {}).get("Labels") or {}
