@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.owner import DEPLOYMENT, OWNER
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.live.airflow import Airflow
+from tests.live.conftest import WATCHED, Live
 from tests.live.dags import MODES, ROOMY_SLOTS
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run
@@ -244,6 +246,36 @@ def test_the_app_of_a_lost_worker_waits_for_the_retry(on_postgres) -> None:
 
     assert run.end(STARTED_WITHIN_S)["state"] == "success"
     assert apps_of(live.engines["local"], run.run_id) == {app_id: AppState.SUCCEEDED}
+
+
+@contextlib.contextmanager
+def copied(live: Live, home: Path, deployment: str) -> Iterator[Live]:
+    """Start an Airflow on a copy of the database, with the connections and the deployment id of the original."""
+    assert live.postgres is not None
+    settings = {**WATCHED, "AIRFLOW__LAUNCH__DEPLOYMENT_ID": deployment}
+    database, apps = live.postgres.copy("copied"), live.engines["local"]
+    airflow = Airflow(home, {"local": apps.connection}, database=database, settings=settings)
+    try:
+        airflow.begin()
+        yield Live(airflow, {"local": apps})
+    finally:
+        airflow.end()
+
+
+def test_a_copy_of_the_database_ends_no_app_of_the_original(on_postgres, tmp_path: Path) -> None:
+    """Only the runs that each of the two has seen differ."""
+    live = on_postgres
+    deployment = Orphans(live).owner[DEPLOYMENT]
+    with copied(live, tmp_path, deployment) as copy:
+        run, app_id = begun(live, "plain_deferrable", "local", FOREVER)
+        assert owner_of(live, app_id)[DEPLOYMENT] == deployment
+
+        # The triggerer of the copy compares every app with the tasks of the copy.
+        Orphans(copy).see_one_end()
+        assert lives(live, app_id)
+        assert f"original of a copied database: {app_id}" in (tmp_path / "triggerer.log").read_text()
+    run.mark("failed")
+    until(lambda: not lives(live, app_id), GONE_WITHIN_S, POLL_S)
 
 
 @pytest.mark.parametrize("fault", ["empty", "500", "404", "nothing"])
