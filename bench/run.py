@@ -53,7 +53,7 @@ no engine or cluster answers; start them with `make engine ARGS=start`, `make cl
 
 Each measure records its date and machine. A ratio is the median over pairs in which ours and the peer ran in turn on
 the same engine, so that the load of the machine affects both. Other figures are medians of several rounds, or of one
-run. A limit is a promise of this package.
+run. A limit is a guarantee of this package.
 """
 LIMIT_S = 3600
 
