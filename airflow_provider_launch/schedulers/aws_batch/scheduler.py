@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
-from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -26,18 +26,16 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
 from airflow_provider_launch.schedulers.aws_batch.catalog import Catalog, Known
-from airflow_provider_launch.schedulers.aws_batch.claims import Claims, is_deleted
+from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
 from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
-from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended
+from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
-from airflow_provider_launch.schedulers.aws_batch.resubmission import Resubmission
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo

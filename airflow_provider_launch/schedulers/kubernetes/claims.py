@@ -7,8 +7,8 @@ import re
 import time
 from decimal import Decimal
 
-from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,

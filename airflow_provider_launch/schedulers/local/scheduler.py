@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers._kit.naming import file_slug
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -34,11 +34,11 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, safe_files, status
+from airflow_provider_launch.schedulers.local.log_files import read_result
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.local.records import APP_ID, Records
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
-from airflow_provider_launch.schedulers.local.results import read_result
 from airflow_provider_launch.schedulers.local.safe_files import ForeignFileError
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv

@@ -46,7 +46,7 @@ from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidApp
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMixin
+from airflow_provider_launch.workspace.api import CopiedWorkspaceMixin
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESULTS_AT_ONCE = 50

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile
 from airflow_provider_launch.schedulers.slurm import commands
 from airflow_provider_launch.schedulers.slurm.records import (
     Account,
