@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler

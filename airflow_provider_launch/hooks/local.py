@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import ClassVar
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 __all__ = ["LocalLaunchHook"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
