@@ -37,6 +37,7 @@ from airflow_provider_launch.schedulers.aws_batch.permissions import missing_per
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
+from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -49,7 +50,6 @@ from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.util.untrusted import clean_text
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
         if is_terminal(response.state) and known.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
-                self._add_error(known, response, decision.culprit)
+                # Only the log of this replica is read, because each read takes seconds.
+                culprit = known.request.replica_keys[decision.culprit]
+                text = self._error_text(known, decision.culprit)
+                add_error_files(response, lambda _, replica: text if (replica.role, replica.id) == culprit else None)
             known.final = response
         return response
 
@@ -172,24 +175,18 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago",
         )
 
-    def _add_error(self, known: Known, response: DescribeAppResponse, culprit: int) -> None:
-        """Add the error text that the failed replica wrote to `TORCHELASTIC_ERROR_FILE`."""
-        logs = known.replicas(known.attempt)[culprit].logs
+    def _error_text(self, known: Known, number: int) -> str:
+        """Return the text that a replica wrote to `TORCHELASTIC_ERROR_FILE`; empty: none."""
+        logs = known.replicas(known.attempt)[number].logs
         if not logs or not known.request.opts.shell:
-            return
+            return ""
         try:
             found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
             # The text is optional: do not fail the poll, because the state is known.
             log.warning("app %s: the error text of its program cannot be read: %s", known.app_id, error)
-            return
-        if text := clean_text("\n".join(found.get("error", []))):
-            role, k = known.request.replica_keys[culprit]
-            response.structured_error_msg = text
-            for status in response.roles_statuses:
-                for replica in status.replicas:
-                    if (status.role, replica.id) == (role, k):
-                        replica.structured_error_msg = text
+            return ""
+        return "\n".join(found.get("error", []))
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
         with self._catalog.mutex:
