@@ -118,11 +118,7 @@ class Access:
         self._unreadable = (config.ConfigException, HTTPError, *_UNREADABLE)
         self._configuration = client.Configuration()
         self._configuration.connection_pool_maxsize = _CONNECTIONS
-        if is_inside:
-            config.load_incluster_config(client_configuration=self._configuration)
-            namespace: str | None = _text_of("namespace")
-        else:
-            namespace = _load(connection, config, self._configuration)
+        namespace = _load(connection, config, self._configuration, is_inside=is_inside)
         host = self._configuration.host.rstrip("/")
         if parse_url(host).scheme not in {"http", "https"}:
             raise ValueError(f"the server {host!r} of the cluster is not a valid https:// address")
@@ -248,10 +244,13 @@ def _is_inside(connection: KubernetesConnection) -> bool:
     return not given and (_SERVICE_ACCOUNT / "token").exists()
 
 
-def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
-    """Fill in `configuration` from the kubeconfig and return its namespace."""
+def _load(connection: KubernetesConnection, config: Any, configuration: Any, *, is_inside: bool) -> str | None:
+    """Fill in `configuration` and return its namespace."""
     import yaml
 
+    if is_inside:
+        config.load_incluster_config(client_configuration=configuration)
+        return _text_of("namespace")
     how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
     try:
         if connection.kubeconfig_secret:
