@@ -243,17 +243,21 @@ class LaunchHook(BaseHook):
         return self.scheduler
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, create the scheduler, and list its apps; the text names the checks."""
+        """Check the extras, and the scheduler as far as its type can without a launch; the text names the checks."""
         try:
-            options = self.options
-            count = len(self.scheduler.list())
+            return True, f"extras are valid; {self._probe()}"
         except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
-        return True, f"extras are valid; {self._tested(options)} answered and lists {count} apps; nothing was launched"
 
-    def _tested(self, options: LaunchOptions) -> str:
+    def _probe(self) -> str:
+        """List the apps, and return what answered. Subclasses check more; any error is shown to the user."""
+        options = self.options
+        count = len(self.scheduler.list())
+        return f"{self._title(options)} answered and lists {count} apps; nothing was launched"
+
+    def _title(self, options: LaunchOptions) -> str:
         return f"scheduler {options.backend!r}"
 
     def close(self) -> None:

@@ -20,6 +20,6 @@ class LocalLaunchHook(BuiltinLaunchHook):
 
     backend: ClassVar[str] = "local"
 
-    def _tested(self, options: LaunchOptions) -> str:
+    def _title(self, options: LaunchOptions) -> str:
         root = options.params.get("root") or "the default root"
         return f"the local scheduler on host {socket.gethostname()} at {root}"

@@ -21,12 +21,6 @@ class SlurmLaunchHook(BuiltinLaunchHook):
 
     backend: ClassVar[str] = "slurm"
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, the commands and the directory; with `test_node` also that a node can write a file."""
-        try:
-            text = cast("SlurmScheduler", self.scheduler).probe()
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
-        return True, f"extras are valid; {text}"
+    def _probe(self) -> str:
+        """Check the commands and the directory; with `test_node` also that a node can write a file."""
+        return cast("SlurmScheduler", self.scheduler).probe()
