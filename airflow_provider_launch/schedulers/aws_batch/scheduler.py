@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler, connection_from
 from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -66,21 +66,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     factory_params: ClassVar[frozenset[str]] = frozenset({"make_clients"})
     app_id_pattern = APP_ID
     app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', not starting with '-'"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.DEVICE_MOUNT,
-            Capability.RESULT,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.TIME_FILTER,
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.DEVICE_MOUNT,
+    }
     poll_interval_s: ClassVar[float] = 10.0
 
     def __init__(

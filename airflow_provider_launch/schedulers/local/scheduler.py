@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
@@ -80,19 +80,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
         "its replicas see the files of this host: leave them out, or use a scheduler with containers",
     )
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {Capability.STREAMS, Capability.WORKSPACE}
     poll_interval_s: ClassVar[float] = 0.25
 
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
