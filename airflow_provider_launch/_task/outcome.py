@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch._task.folds import unfolded
+from airflow_provider_launch.schedulers._kit.endings import signal_in, signal_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler, has_own
 from airflow_provider_launch.schedulers.result_document import check_result
-from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role

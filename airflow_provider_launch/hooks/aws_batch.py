@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
-from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
@@ -55,20 +55,14 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
             return options
         return dataclasses.replace(options, params={**options.params, "make_clients": clients_of_aws_connection})
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and the permission for each action that can be checked; creates nothing."""
-        try:
-            scheduler = cast("AwsBatchScheduler", self.scheduler)
-            missing = scheduler.missing_permissions(self.options.cfg.get("queue"))
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
-        if missing:
-            return False, f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy"
-        return True, (
-            f"extras are valid; AWS Batch in {scheduler.aws.region} answered and allows all actions that can be "
-            f"checked; RegisterJobDefinition and PassRole are checked only by the first launch"
+    def _probe(self) -> str:
+        """Check the permission for each action that can be checked; creates nothing."""
+        scheduler = cast("AwsBatchScheduler", self.scheduler)
+        if missing := scheduler.missing_permissions(self.options.cfg.get("queue")):
+            raise SchedulerRejectedError(f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy")
+        return (
+            f"AWS Batch in {scheduler.aws.region} answered and allows all actions that can be checked; "
+            f"RegisterJobDefinition and PassRole are checked only by the first launch"
         )
 
 

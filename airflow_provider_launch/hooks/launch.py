@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_launch.hooks.config_file import config_files, file_errors
-from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
+from airflow_provider_launch.hooks.extras import (
+    LaunchOptions,
+    config_files,
+    file_errors,
+    refuse_locked,
+    refuse_standard_fields,
+    split_extras,
+)
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
 from airflow_provider_launch.schedulers.backends import BACKENDS
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
+__all__ = ["DEFAULT_CONN_ID", "HOOKS", "BuiltinLaunchHook", "LaunchHook"]
 
 DEFAULT_CONN_ID = "launch_local_default"
 """The connection of a task without one: local processes with default options."""
@@ -156,7 +162,7 @@ class LaunchHook(BaseHook):
 
     @cached_property
     def _trackers(self) -> dict[str, str | None]:
-        from airflow_provider_launch.runner.trackers import get_configured_trackers
+        from airflow_provider_launch.runner.injected_env import get_configured_trackers
 
         with file_errors():
             return get_configured_trackers(config_files())
@@ -237,17 +243,21 @@ class LaunchHook(BaseHook):
         return self.scheduler
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, create the scheduler, and list its apps; the text names the checks."""
+        """Check the extras, and the scheduler as far as its type can without a launch; the text names the checks."""
         try:
-            options = self.options
-            count = len(self.scheduler.list())
+            return True, f"extras are valid; {self._probe()}"
         except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
-        return True, f"extras are valid; {self._tested(options)} answered and lists {count} apps; nothing was launched"
 
-    def _tested(self, options: LaunchOptions) -> str:
+    def _probe(self) -> str:
+        """List the apps, and return what answered. Subclasses check more; any error is shown to the user."""
+        options = self.options
+        count = len(self.scheduler.list())
+        return f"{self._title(options)} answered and lists {count} apps; nothing was launched"
+
+    def _title(self, options: LaunchOptions) -> str:
         return f"scheduler {options.backend!r}"
 
     def close(self) -> None:
@@ -303,3 +313,30 @@ def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:
     if not isinstance(extras, dict):
         raise InvalidAppError(f"the extra of connection {conn_id!r} must be a JSON object")
     return extras
+
+
+class BuiltinLaunchHook(LaunchHook):
+    """A hook whose extras are the options of its backend, both of the connection and of launches.
+
+    A subclass sets `backend`, which determines type and default name of its connections.
+
+    Args:
+        launch_conn_id: the connection. None: the backend's default connection.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        info = BACKENDS[cls.backend]
+        cls.conn_type = info.connection_type
+        cls.default_conn_name = info.default_conn_id
+        cls.hook_name = f"Launch ({info.title})"
+
+    def __init__(self, launch_conn_id: str | None = None) -> None:
+        super().__init__(launch_conn_id or self.default_conn_name)
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        info = BACKENDS[self.backend]
+        params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
+        identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
+        locked = tuple(params.get("locked") or ())
+        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.hooks.config_file import component_defaults
+from airflow_provider_launch.hooks.extras import component_defaults
 from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app

@@ -203,7 +203,7 @@ class OperatorRun:
         if self._op.start_limit_s is None:
             return response
         from airflow_provider_launch.follow.events import StateChanged
-        from airflow_provider_launch.follow.start_limit import is_waiting
+        from airflow_provider_launch.follow.state_tracker import is_waiting
 
         if response is not None and not is_waiting(response.state):
             return response

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow.start_limit import is_waiting
+from airflow_provider_launch.follow.state_tracker import is_waiting
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.errors import AppNotStartedError

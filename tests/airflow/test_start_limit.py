@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.serde import serialize
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
-from airflow_provider_launch.follow import start_limit
+from airflow_provider_launch.follow import state_tracker
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
@@ -157,7 +157,7 @@ def test_an_app_that_started_at_the_last_moment_is_not_forgotten(engine, make_ap
 @in_modes
 def test_an_app_that_cannot_start_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
     """Without any limit: a refused image does not appear by itself."""
-    monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
+    monkeypatch.setattr(state_tracker, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
 
     def stuck(self, app_ids):

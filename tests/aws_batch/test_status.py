@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.aws_batch.jobs import replicas_of
+from airflow_provider_launch.schedulers.aws_batch.jobs import job_page, other_pages, replicas_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
 from airflow_provider_launch.specs import AppDef, Resource, Role

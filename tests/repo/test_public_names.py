@@ -52,6 +52,7 @@ PROMISED = {
         "Stream",
     ],
     "schedulers.local": ["create_scheduler"],
+    "schedulers.masking": ["masked_args", "masked_env"],
     "specs": [
         "AppDef",
         "AppState",

@@ -14,6 +14,8 @@ from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 
 FIRST_PORT = 20000
 """The first port that is assigned if a role leaves the choice to the launcher."""
+_PORTS = 10_000
+"""Number of ports that may be assigned."""
 
 
 @dataclass
@@ -104,13 +106,18 @@ def common_fields(
     }
 
 
-def assign_ports(app: AppDef) -> dict[str, int]:
+def assign_ports(app: AppDef, start: int = 0) -> dict[str, int]:
     """Return variable to port, for schedulers that give each replica its own network.
 
     There a port only has to differ from the other ports of the app.
+
+    Args:
+        app: the app; not changed.
+        start: number of the first port to try. Apps that may share the network of a host start at different ports.
     """
     taken = {port for role in app.roles for port in role.port_map.values()}
-    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
+    tried = (FIRST_PORT + (start + n) % _PORTS for n in range(_PORTS))
+    free = (port for port in tried if port not in taken)
     return {
         port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
     }

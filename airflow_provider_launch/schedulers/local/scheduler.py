@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -34,11 +34,11 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, safe_files, status
+from airflow_provider_launch.schedulers.local.log_files import read_result
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.local.records import APP_ID, Records
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
-from airflow_provider_launch.schedulers.local.results import read_result
 from airflow_provider_launch.schedulers.local.safe_files import ForeignFileError
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
@@ -80,19 +80,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
         "its replicas see the files of this host: leave them out, or use a scheduler with containers",
     )
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {Capability.STREAMS, Capability.WORKSPACE}
     poll_interval_s: ClassVar[float] = 0.25
 
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:

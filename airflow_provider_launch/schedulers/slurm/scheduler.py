@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -46,7 +46,7 @@ from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidApp
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMixin
+from airflow_provider_launch.workspace.api import CopiedWorkspaceMixin
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESULTS_AT_ONCE = 50
@@ -73,20 +73,11 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
         "replicas see the files of their node, and containers those of option container_mounts: leave them out",
     )
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.STREAMS,
+        Capability.TIME_FILTER,
+        Capability.WORKSPACE,
+    }
     poll_interval_s: ClassVar[float] = 5.0
 
     def __init__(self, session_name: str, connection: SlurmConnection | None = None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.slurm import commands
 from airflow_provider_launch.schedulers.slurm.records import (
     Account,
@@ -26,7 +26,6 @@ from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, reque
 from airflow_provider_launch.schedulers.slurm.script import APP_BYTES, app_files, packed
 from airflow_provider_launch.schedulers.slurm.transport import AnswerTooLargeError
 from airflow_provider_launch.specs.errors import (
-    AppConflictError,
     AppUnavailableError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -107,10 +106,7 @@ class Store:
         if answer.code == commands.DAMAGED:
             raise AppUnavailableError(damage_text(request.app_id, "id is not the file that was written"))
         if answer.code == commands.CONFLICT:
-            raise AppConflictError(
-                f"'slurm' has an app {request.app_id!r} with another definition; nothing was started. "
-                f"Choose another id, or delete that app first"
-            )
+            refuse_other_spec("slurm", request.app_id, request.spec_hash, None)
         if answer.code == commands.GONE:
             raise deleted_meanwhile(request.app_id)
         if answer.code == commands.REFUSED:
