@@ -11,6 +11,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+__all__ = ["find_connection"]
+
 
 def find_connection(conn_id: str) -> Connection:
     """Return a connection of Airflow: in a task, a trigger, or a script on a host with Airflow's configuration.
