@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.extras import LaunchOptions
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
@@ -76,9 +79,17 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
             "aws_conn_id needs Airflow's amazon provider; install apache-airflow-providers-amazon, or leave "
             "aws_conn_id out and give region_name and credentials"
         ) from error
-    hook: Any = AwsGenericHook(
-        aws_conn_id=connection.aws_conn_id, client_type="batch", region_name=connection.region_name
-    )
+    name = connection.aws_conn_id or ""
+    try:
+        found = find_connection(name)
+    except AirflowNotFoundException as error:
+        raise SchedulerRejectedError(
+            f"aws_conn_id={name!r} is not a connection of Airflow; create it, or leave aws_conn_id out, so that boto3 "
+            f"finds credentials on the host"
+        ) from error
+    hook: Any = AwsGenericHook(aws_conn_id=name, client_type="batch", region_name=connection.region_name)
+    # If its own lookup finds nothing, as for each connection of the database in a script, it uses the host's account.
+    hook.get_connection = lambda _: found
     try:
         session = hook.get_session()
         theirs = hook.conn_config
@@ -91,6 +102,4 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
             theirs.get_service_endpoint_url,
         )
     except (ValueError, TypeError) as error:
-        raise InvalidAppError(
-            f"aws_conn_id={connection.aws_conn_id!r} cannot be used: {error}; correct that connection"
-        ) from error
+        raise InvalidAppError(f"aws_conn_id={name!r} cannot be used: {error}; correct that connection") from error

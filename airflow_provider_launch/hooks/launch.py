@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.extras import (
     LaunchOptions,
     config_files,
@@ -268,10 +268,8 @@ class LaunchHook(BaseHook):
 
 def _connection(conn_id: str) -> Connection | None:
     try:
-        return BaseHook.get_connection(conn_id)
+        return find_connection(conn_id)
     except AirflowNotFoundException:
-        if (stored := _stored_connection(conn_id)) is not None:
-            return stored
         # Only for these ids: Airflow reports "not found" also if its API server fails, and then an app of another
         # connection must not run on this host.
         if conn_id in _NEED_NO_DEFINITION:
@@ -282,24 +280,6 @@ def _connection(conn_id: str) -> Connection | None:
                 f"airflow connections add {conn_id} --conn-type {cures[conn_id]}"
             ) from None
         raise
-
-
-def _stored_connection(conn_id: str) -> Connection | None:
-    """Return a connection of Airflow's database, for a script on a host with Airflow's configuration.
-
-    Tasks, triggerers and DAG parsers have already asked the API server, which reads the database.
-    """
-    if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
-        return None
-    from airflow.models import Connection as StoredConnection
-    from airflow.sdk import Connection
-
-    try:
-        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not read the database
-    except AirflowNotFoundException:
-        return None
-    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
-    return Connection(**{name: getattr(found, name) for name in names})
 
 
 def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from airflow_provider_launch.hooks.extras import component_defaults
 from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
-from airflow_provider_launch.specs.component_args import bound_args
+from airflow_provider_launch.specs.component_args import bound_args, gives_text
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
 
@@ -52,6 +52,11 @@ def check_component(task: OperatorFields) -> None:
             argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
         ]
     bound_args(function, arguments, component_defaults(str(task.component)), is_open)
+
+
+def takes_text(task: OperatorFields, name: str, value: object) -> bool:
+    """Return whether templates in this value of an argument give text: "3.10" must not become 3.1."""
+    return gives_text(_function(task), name, value)
 
 
 def is_open(value: object) -> bool:

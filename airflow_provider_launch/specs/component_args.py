@@ -144,6 +144,24 @@ def bound_args(
     return _bind(fn, values, is_open)
 
 
+def gives_text(fn: Callable[..., Any], name: str, value: object) -> bool:
+    """Return whether a parameter takes the texts in this value unchanged, and does not parse them.
+
+    Args:
+        fn: the component.
+        name: the parameter; False if the component has none of this name.
+        value: a text, or a list or mapping with texts.
+    """
+    parameter = _parameters(fn).get(name)
+    if parameter is None:
+        return False
+    tp = strip_annotated(decode_optional(strip_annotated(parameter.annotation)))
+    is_variadic = parameter.kind is parameter.VAR_POSITIONAL
+    if isinstance(value, str):
+        return tp is str and not is_variadic
+    return is_variadic or (get_origin(tp) in {list, dict} and get_args(tp)[-1] is str)
+
+
 def _bind(fn: Callable[..., Any], values: Mapping[str, Any], is_open: Callable[[Any], bool] | None) -> ComponentArgs:
     bound = ComponentArgs()
     for name, parameter in _parameters(fn).items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
 RECIPES = [text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "for_conn" in text]
 DATABASE = """
+import json
 import sys
 from airflow.models import Connection
 from airflow.models.team import Team
@@ -21,8 +24,9 @@ from airflow.settings import Session, engine
 for model in (Team, Connection):
     model.__table__.create(engine)
 with Session() as session:
-    extra = '{"root": "' + sys.argv[1] + '"}'
-    session.add(Connection(conn_id="launch_local_default", conn_type="launch_local", extra=extra))
+    for conn_id, conn_type, extra in json.loads(sys.argv[1]):
+        keys = {"login": "of-aws", "password": "x"} if conn_type == "aws" else {}
+        session.add(Connection(conn_id, conn_type, **keys, extra=json.dumps(extra)))
     session.commit()
 """
 LAUNCH = """
@@ -40,18 +44,25 @@ print("state:", status.state.name, [app.app_handle for app in hook.runner.list("
 """
 
 
-@pytest.mark.engine("local")
-def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_database(tmp_path: Path) -> None:
-    root = tmp_path / "root"
+SHOW_AWS = """
+from airflow_provider_launch.hooks.launch import LaunchHook
+credentials = LaunchHook.for_connection("by_aws").scheduler.aws.clients.batch._request_signer._credentials
+print("key:", credentials.access_key)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that runs a script on a host with the configuration and the database of Airflow."""
     env = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS"))},
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "LAUNCH_HOME": str(tmp_path / "another"),
     }
 
-    def script(text: str, *args: str) -> str:
+    def run(text: str, *args: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", text, *args],
             env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
@@ -59,10 +70,25 @@ def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_dat
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
-    script(DATABASE, str(root))
+    return run
+
+
+@pytest.mark.engine("local")
+def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_database(tmp_path: Path, script) -> None:
+    root = tmp_path / "root"
+    script(DATABASE, json.dumps([("launch_local_default", "launch_local", {"root": str(root)})]))
     find, sweep = RECIPES
     shown = script(LAUNCH + find + END + sweep)
 
     assert (root / "apps" / "of-the-script").is_dir(), "it was not launched by the connection of the database"
     assert "state: CANCELLED ['local://launch_local_default/of-the-script']" in shown
     assert "0 apps were deleted" in shown
+
+
+def test_a_connection_of_the_database_finds_that_of_type_aws(script) -> None:
+    """The amazon provider would continue with the credentials of the host."""
+    pytest.importorskip("airflow.providers.amazon")
+    launch = ("by_aws", "launch_aws_batch", {"aws_conn_id": "of_a_team", "queue": "q"})
+    script(DATABASE, json.dumps([launch, ("of_a_team", "aws", {"region_name": "eu-west-1"})]))
+
+    assert "key: of-aws" in script(SHOW_AWS)

@@ -41,17 +41,24 @@ class ServerEngine(Engine):
         # Jobs cannot be deleted; they expire in Batch.
         return int(self._server.control(app=app_id)["left"])
 
+    def give_up(self, app_id: str, role: str) -> bool:
+        # The host of the main node, on which the first role runs.
+        self._server.control(lose_host=f"{self._job(app_id)['jobId']}#0")
+        return True
+
     def stop(self, app_id: str, role: str) -> bool:
+        self._client.terminate_job(jobId=self._job(app_id)["jobId"], reason="by hand")
+        return True
+
+    def _job(self, app_id: str) -> dict[str, Any]:
         filters = [{"name": "JOB_NAME", "values": [app_id]}]
         (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
-        self._client.terminate_job(jobId=job["jobId"], reason="by hand")
-        return True
+        found: dict[str, Any] = job
+        return found
 
     @contextlib.contextmanager
     def damaged(self, app_id: str) -> Iterator[None]:
-        filters = [{"name": "JOB_NAME", "values": [app_id]}]
-        (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
-        arn = job["jobArn"]
+        arn = self._job(app_id)["jobArn"]
         self._client.tag_resource(resourceArn=arn, tags={str(Tag.DELETED): "nonsense"})
         try:
             yield

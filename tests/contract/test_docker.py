@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +18,7 @@ from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
+from tests.support.processes import parent_of, processes_of
 from tests.support.repeats import often
 
 
@@ -28,7 +31,8 @@ class ProxiedEngine(Engine):
         self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
-        return sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
+        live = sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
+        return max(live, len(processes_of(app_id)))
 
     def starts(self, app_id: str) -> int:
         # Each attempt is a separate container, which stays until the app is deleted.
@@ -38,6 +42,16 @@ class ProxiedEngine(Engine):
         for row in self._rows(app_id):
             if row["Labels"][Label.ROLE] == role:
                 self._client.api.remove_container(row["Id"], force=True)
+        return True
+
+    def give_up(self, app_id: str, role: str) -> bool | None:
+        if not processes_of(app_id):
+            return None  # the engine is on another host
+        for row in self._rows(app_id):
+            if row["Labels"][Label.ROLE] == role:
+                # The shim through which the engine watches the container.
+                program = self._client.api.inspect_container(row["Id"])["State"]["Pid"]
+                os.kill(parent_of(program), signal.SIGKILL)
         return True
 
     def stop(self, app_id: str, role: str) -> bool:

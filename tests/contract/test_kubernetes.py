@@ -25,6 +25,7 @@ from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
+from tests.support.processes import processes_of
 from tests.support.role_page import rules_of_the_page
 
 
@@ -36,7 +37,7 @@ class ProxiedEngine(Engine):
         self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
-        return sum(pod.running for pod in self._pods(app_id))
+        return max(sum(pod.running for pod in self._pods(app_id)), len(processes_of(app_id)))
 
     def starts(self, app_id: str) -> int:
         # Each attempt is a separate pod; pods that ran stay until the app is deleted.
@@ -46,6 +47,16 @@ class ProxiedEngine(Engine):
         jobs, _ = self._cluster.list("jobs", f"{Label.APP_ID}={app_id},{Label.ROLE}={role}")
         for job in jobs:
             self._cluster.delete("jobs", job["metadata"]["name"], job["metadata"]["uid"])
+        return True
+
+    def give_up(self, app_id: str, role: str) -> bool | None:
+        if not processes_of(app_id):
+            return None  # the nodes are other hosts
+        for pod in self._pods(app_id):
+            if pod.role == role:
+                # By force: the pod is gone before its node has stopped the program.
+                path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}"
+                self._cluster._request("DELETE", path, {}, {"gracePeriodSeconds": 0})
         return True
 
     def stop(self, app_id: str, role: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.testing import Engine, SchedulerContract
-from tests.support.local import command_lines_below
+from tests.support.local import command_lines_below, lock_holder
 from tests.support.repeats import often
 
 
@@ -34,6 +37,16 @@ class LocalEngine(Engine):
     def left(self, app_id: str) -> int:
         # Including apps that are being created or removed; the journal lists former ones.
         return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+
+    def give_up(self, app_id: str, role: str) -> bool:
+        # Supervisor and shim, as by the out-of-memory killer.
+        app_dir = self.root / "apps" / app_id
+        supervisor = lock_holder(app_dir / layout.LOCK)
+        (file,) = app_dir.glob(f"run/0/*-{role}/0/0/pid")
+        assert supervisor
+        os.kill(supervisor, signal.SIGKILL)
+        os.kill(layout.read_json(str(file))["shim"], signal.SIGKILL)
+        return True
 
     @contextlib.contextmanager
     def damaged(self, app_id: str) -> Iterator[None]:

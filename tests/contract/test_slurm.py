@@ -13,16 +13,20 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.slurm.scheduler import create_scheduler
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._logs import LogTests
+from airflow_provider_launch.testing._losses import LossTests
 from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
+from tests.engines.slurm import engine as engines
 from tests.engines.slurm.cluster import Cluster
-from tests.engines.slurm.fixtures import SlurmCommands
+from tests.engines.slurm.fixtures import SlurmCommands, own_port
 from tests.faults.pipe import TcpPipe
+from tests.support.processes import processes_of
 from tests.support.repeats import SOAK
 
 CAPABILITIES = frozenset(
@@ -49,12 +53,7 @@ class SlurmEngine(Engine):
         self.root = root
 
     def alive(self, app_id: str) -> int:
-        mark = f"LAUNCH_APP_ID={app_id}\0".encode()
-        found = 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                found += mark in (entry / "environ").read_bytes() + b"\0"
-        return found
+        return len(processes_of(app_id))
 
     def starts(self, app_id: str) -> int:
         return len(list((self.root / "apps" / app_id / "run").glob("*/*/*/*/stdout")))
@@ -195,3 +194,37 @@ class TestSlurmOverSsh(_OnSlurm, SchedulerContract if SOAK else _OfTransport):
     @pytest.fixture
     def engine(self, slurm_commands: SlurmCommands, slurm_root: Path, slurm_pipe: TcpPipe) -> SshEngine:
         return SshEngine(slurm_commands, slurm_root, slurm_pipe)
+
+
+class LostNodeEngine(SlurmEngine):
+    """The same, of a cluster that the test may break."""
+
+    def __init__(self, commands: SlurmCommands, root: Path, cluster: Cluster, params: dict[str, Any]) -> None:
+        super().__init__(commands, root)
+        self._cluster = cluster
+        self._params = params
+
+    def give_up(self, app_id: str, role: str) -> bool:
+        with contextlib.closing(create_scheduler("tests", **self._params)) as scheduler:
+            found = scheduler.describe(app_id)
+        assert found is not None
+        (status,) = (status for status in found.roles_statuses if status.role == role)
+        self._cluster.kill_daemon(status.replicas[0].hostname)
+        return True
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("slurm")
+class TestSlurmLosesANode(_OnSlurm, LossTests):
+    """On a cluster of its own, because it kills the daemon of a node and not the programs there."""
+
+    @pytest.fixture
+    def slurm_cluster(self) -> Iterator[Cluster]:
+        with engines.own_cluster(own_port(28817)) as cluster:
+            yield cluster
+
+    @pytest.fixture
+    def engine(
+        self, slurm_commands: SlurmCommands, slurm_root: Path, slurm_cluster: Cluster, params: dict[str, Any]
+    ) -> LostNodeEngine:
+        return LostNodeEngine(slurm_commands, slurm_root, slurm_cluster, params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import is_terminal
 from tests.engines.slurm import engine
 from tests.engines.slurm.cluster import NODES, Cluster
+from tests.engines.slurm.fixtures import own_port
+from tests.support.processes import processes_of
 
 
 class Place:
@@ -62,11 +63,7 @@ class Place:
 
     def alive(self, app_id: str) -> int:
         """Return the number of live processes of the app, including those on nodes that Slurm considers lost."""
-        mark, found = f"LAUNCH_APP_ID={app_id}\0".encode(), 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                found += mark in (entry / "environ").read_bytes() + b"\0"
-        return found
+        return len(processes_of(app_id))
 
     def until(self, app_id: str, text: str, role: str = "main", k: int = 0, timeout_s: float = 60) -> None:
         """Wait until a replica has written a line with this text."""
@@ -88,12 +85,10 @@ def place(slurm_cluster: Cluster, slurm_root: Path) -> Iterator[Place]:
 @pytest.fixture
 def make_own_cluster() -> Iterator[Callable[..., Place]]:
     """Return a function that starts a cluster for this test only."""
-    # Workers of `pytest -n` run such tests side by side.
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
     with contextlib.ExitStack() as stack:
 
         def make(**options: Any) -> Place:
-            cluster = stack.enter_context(engine.own_cluster(27817 + 20 * number, **options))
+            cluster = stack.enter_context(engine.own_cluster(own_port(27817), **options))
             return Place(cluster, cluster.dir / "root")
 
         yield make

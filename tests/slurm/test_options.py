@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import pytest
 from airflow_provider_launch.specs import AppState, Resource
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 from tests.engines.slurm import engine
+from tests.engines.slurm.fixtures import own_port
 from tests.slurm.conftest import Place
 
 RUNS = "echo up; sleep 1"
@@ -35,8 +35,7 @@ def shown(place: Place, app_id: str) -> dict[str, str]:
 def own_place() -> Iterator[Place]:
     """A cluster that these tests may change; n1 is fast, n2 has a reservation, n3 a partition."""
     # In addition to the cluster that `make_own_cluster` starts.
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
-    with engine.own_cluster(27827 + 20 * number, fake_gpus=4) as cluster:
+    with engine.own_cluster(own_port(27827), fake_gpus=4) as cluster:
         cluster.run("scontrol", "update", "nodename=n1", "availablefeatures=fast", "activefeatures=fast")
         reserve = ["reservation=ours", "users=root", "nodes=n2", "starttime=now", "duration=60"]
         cluster.run("scontrol", "create", *reserve)

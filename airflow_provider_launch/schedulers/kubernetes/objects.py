@@ -112,6 +112,11 @@ class Job:
         return self.suspended and self.ended is None and not self.finished
 
     @property
+    def runs(self) -> bool:
+        """Whether a pod of it runs now, or a replica has succeeded."""
+        return bool(self.ready or self.completed)
+
+    @property
     def disrupted(self) -> bool:
         """Whether it has failed because a pod was preempted or evicted, if that fails the Job."""
         found = self.failing
