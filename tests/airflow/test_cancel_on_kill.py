@@ -36,7 +36,8 @@ def make_thread():
     made = []
 
     def make(app_id: str, scheduler=lambda: create_scheduler("kills")) -> CancelThread:
-        thread = CancelThread(scheduler)
+        thread = CancelThread()
+        thread.start(scheduler)
         thread.app_id = app_id
         made.append(thread)
         return thread
@@ -96,7 +97,8 @@ def test_a_kill_before_there_is_an_app_asks_no_scheduler(make_thread):
 
 def test_a_task_that_keeps_its_app_has_no_thread():
     before = threading.active_count()
-    thread = CancelThread(None)
+    thread = CancelThread()
+    thread.start(None)
     thread.fire()
     thread.close()
 
