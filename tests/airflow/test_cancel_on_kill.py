@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from airflow_provider_launch._task.cancel_on_kill import CancelThread
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.local import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
@@ -93,6 +93,15 @@ def test_a_kill_before_there_is_an_app_asks_no_scheduler(make_thread):
     end(thread)
 
     assert made == []
+
+
+def test_a_kill_before_the_thread_starts_is_seen_by_the_run():
+    thread = CancelThread()
+    thread.check()
+    thread.fire()
+
+    with pytest.raises(AppKilledError, match="the task was killed"):
+        thread.check()
 
 
 def test_a_task_that_keeps_its_app_has_no_thread():
