@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch._task.folds import unfolded
+from airflow_provider_launch._task.outcome import unfolded
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.follow.events import (
     AttemptEnded,

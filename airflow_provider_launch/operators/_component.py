@@ -16,14 +16,14 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.operators._fields import OperatorFields
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.roles import AppDef
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 
 
-def component_app(task: OperatorFields, args: Any) -> AppDef:
+def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     """Return the app that the component builds from the rendered arguments, in which each `$` of data may be marked.
 
     Raises:
@@ -34,7 +34,7 @@ def component_app(task: OperatorFields, args: Any) -> AppDef:
     return app
 
 
-def check_component(task: OperatorFields) -> None:
+def check_component(task: LaunchAppOperator) -> None:
     """Refuse what the task would refuse at run time; call the component only if no argument is a template.
 
     Raises:
@@ -89,7 +89,7 @@ def _arguments(args: object) -> Mapping[str, Any] | list[Any]:
     )
 
 
-def _function(task: OperatorFields) -> Callable[..., AppDef]:
+def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
     name: object = task.component
     if not isinstance(name, str):
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")

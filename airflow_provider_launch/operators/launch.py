@@ -385,7 +385,8 @@ class LaunchAppOperator(BaseOperator):
             SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
         """
         with _final_errors():
-            return self._launching(self._app_now()).run(context)
+            app = self._app_now()
+            return self._started(context).run(app, self._sources(context))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
@@ -409,20 +410,27 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Not the app of the DAG, because the launched app counts, and a function must not be called again.
-            return self._launching(None).resume(context, event)
+            return self._started(context).resume(event)
 
-    def _launching(self, app: AppDef | None) -> OperatorRun:
+    def _started(self, context: Context) -> OperatorRun:
+        """Return a run that `on_kill` reaches."""
         # Imported here, because parsing a DAG does not need it.
+        from airflow_provider_launch._task.cancel_on_kill import CancelThread
         from airflow_provider_launch.operators._run import OperatorRun
 
-        return OperatorRun(self, app)
+        self._killer = killer = CancelThread()
+        if self._killed:
+            killer.fire()
+        return OperatorRun(self, context, killer, self._app_ended)
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""
         if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
             print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
             return
-        print(self._launching(self._app_now()).dry_run())  # noqa: T201 - the purpose of dry_run
+        from airflow_provider_launch.operators._request import shown_dry_run
+
+        print(shown_dry_run(self, self._app_now()))  # noqa: T201 - the purpose of dry_run
 
     def on_kill(self) -> None:
         """Mark the task as killed and cancel the app; called in a signal handler."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
+from airflow_provider_launch.operators._record import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
@@ -29,14 +29,13 @@ from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.pump import log_bytes_unread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.follow.events import Event
     from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.triggers.connections import Shared
+    from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
@@ -46,31 +45,6 @@ _MAX_WITHHELD = 100
 """Events that wait until the secrets of the app are registered; of more, the last ones are shown."""
 
 T = TypeVar("T")
-
-
-class TriggerFields(Protocol):
-    """The fields of an `AppStatusTrigger` that a run uses."""
-
-    options: FollowOptions
-    deadline: float | None
-    timeout_s: float | None
-    cancels_at_deadline: bool
-    scheduled: bool
-    known: bool
-    secret_places: Sequence[Sequence[Any]] | None
-    progress: Mapping[str, Any] | None
-
-    @classmethod
-    def logger(cls) -> Any:
-        """Return the logger of the class."""
-
-    @property
-    def task_instance(self) -> Any:
-        """Return the task instance, as the triggerer sets it."""
-
-    async def is_awaited(self) -> bool:
-        """Return whether the task waits for the trigger."""
-        ...
 
 
 class TriggerRun:
@@ -106,7 +80,7 @@ class TriggerRun:
         "_withheld",
     )
 
-    def __init__(self, trigger: TriggerFields, shared: Shared, handle: str, app_id: str) -> None:
+    def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
         self._trigger = trigger
         self._shared = shared
         self._app_id = app_id

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -488,3 +489,13 @@ def test_dry_run_prints_the_request(capsys) -> None:
     launch(sh("echo hello")).dry_run()
 
     assert "echo hello" in capsys.readouterr().out
+
+
+def test_a_task_that_is_killed_before_its_run_launches_nothing(engine, api) -> None:
+    """Airflow may call `on_kill` while it renders the fields."""
+    task = on_cluster(wait=False)
+    task.on_kill()
+    ran = run_task(task, api)
+
+    assert isinstance(ran.error, AppKilledError)
+    assert engine.started == 0

@@ -8,9 +8,8 @@ import time
 import pytest
 from airflow.sdk.serde import serialize
 
-from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.follow import state_tracker
-from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
@@ -245,14 +244,14 @@ def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, mo
 
 
 def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api, pending, monkeypatch) -> None:
-    check = AttemptTracker.check
+    check = CancelThread.check
 
-    def killed(self: AttemptTracker) -> None:
+    def killed(self: CancelThread) -> None:
         check(self)
         if engine.cancelled:
             raise AppKilledError("the task was killed")
 
-    monkeypatch.setattr(AttemptTracker, "check", killed)
+    monkeypatch.setattr(CancelThread, "check", killed)
     monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _self, app_id: engine.cancelled.append(app_id))
     how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
     ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)

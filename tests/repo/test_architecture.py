@@ -30,7 +30,7 @@ def test_each_trace_names_its_steps() -> None:
     parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     traces = {part.splitlines()[0]: NAMED.findall(part) for part in parts}
 
-    assert all(len(traces[title]) >= 6 for title in ("A status", "A log line", "An option"))
+    assert all(len(traces[title]) >= 6 for title in ("An app", "A status", "A log line", "An option"))
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMED.findall(PAGE.read_text(encoding="utf-8")))))
