@@ -158,6 +158,8 @@ def test_on_kill_cancels_only_if_the_task_is_over(
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: states))
+    # A task that may have been cleared is asked about again until then, because Airflow does not answer here.
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.5)
     trigger, _ = deferred(cfg={"grace_s": 1})
     cancelled: list[str] = []
     with monkeypatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import inspect
 import json
 import resource
@@ -25,6 +24,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs import AppUnavailableError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.util.http_answer import HttpTarget, open_answer
+from tests.support.bombs import bomb
 
 Act = Callable[..., None]
 """Accepts the connection, and reads the request if its second argument is `request`."""
@@ -32,7 +32,7 @@ PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.43\r\nContent-Length: 2\r\n\r\nOK"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 STEP_S = 2.0
 MB = 2**20
-BOMB = gzip.compress(bytes(400 * MB), 6)
+BOMB = bomb(400, gzip=True)
 
 
 class Server:
