@@ -30,7 +30,8 @@ from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag
-from tests.support.local import processes_below, until
+from tests.support.apps import until
+from tests.support.local import processes_below
 
 CONN = "place"
 

@@ -43,8 +43,8 @@ from tests.airflow.support import (
     sh,
 )
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
-from tests.support.local import until
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
 

@@ -32,8 +32,8 @@ from airflow_provider_launch.triggers.hub import Ticker
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from airflow_provider_launch.triggers.reconciler import Reconciler
 from tests.airflow.support import FakeExecutionApi, TaskInstance, a_dag, launch, logged, run_task, sh
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
-from tests.support.local import until
 
 HERE = "here"
 

@@ -26,7 +26,8 @@ from airflow_provider_launch.specs import (
     SchedulerUnavailableError,
     is_terminal,
 )
-from tests.support.local import Apps, lock_holder, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, lock_holder, processes_below, sh
 from tests.support.repeats import often
 
 

@@ -25,7 +25,8 @@ from airflow_provider_launch.specs import (
     Role,
     macros,
 )
-from tests.support.local import Apps, Gate, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, Gate, processes_below, sh
 
 
 def test_host_and_signal_without_a_name_are_reported(apps: Apps) -> None:
