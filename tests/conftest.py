@@ -239,6 +239,7 @@ _GROUPS = {
     "tests/live/": "live",
     "tests/pipelines/test_traversal.py": "steps of pipelines",
     "tests/pipelines/": "pipelines",
+    "tests/airflow/test_worker_killed.py": "killed workers",  # which share a process that has imported Airflow
 }
 
 

@@ -6,6 +6,7 @@ Run as a program it is a worker host with everything imported: it forks one work
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -449,31 +450,18 @@ class WorkerHost:
 
 def _serve() -> None:
     # Imports of a running worker.
-    import airflow_provider_launch.hooks.aws_batch
-    import airflow_provider_launch.hooks.docker
-    import airflow_provider_launch.hooks.kubernetes
-    import airflow_provider_launch.hooks.local
-    import airflow_provider_launch.hooks.slurm
     import airflow_provider_launch.operators._run
-    import airflow_provider_launch.schedulers.aws_batch.scheduler
-    import airflow_provider_launch.schedulers.docker.scheduler
-    import airflow_provider_launch.schedulers.kubernetes.scheduler
-    import airflow_provider_launch.schedulers.local.scheduler
-    import airflow_provider_launch.schedulers.slurm.scheduler
     import airflow_provider_launch.triggers.launch  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import docker  # noqa: F401
-    with contextlib.suppress(ImportError):
-        import kubernetes.client
-        import kubernetes.config  # noqa: F401
-
     for line in sys.stdin:
+        order = json.loads(line)
+        for room in ("hooks.{}", "schedulers.{}.scheduler"):
+            importlib.import_module(f"airflow_provider_launch.{room.format(order['backend'])}")
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                _work(json.loads(line))
+                _work(order)
                 code = 0
             finally:
                 sys.stderr.flush()

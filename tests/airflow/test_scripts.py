@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,22 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
 RECIPES = [text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "for_conn" in text]
-DATABASE = """
-import sys
-from airflow.models import Connection
-from airflow.models.team import Team
-from airflow.settings import Session, engine
-for model in (Team, Connection):
-    model.__table__.create(engine)
-with Session() as session:
-    extra = '{"root": "' + sys.argv[1] + '"}'
-    session.add(Connection(conn_id="launch_local_default", conn_type="launch_local", extra=extra))
-    session.commit()
-"""
 LAUNCH = """
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.specs import AppDef, Role
@@ -40,6 +30,21 @@ print("state:", status.state.name, [app.app_handle for app in hook.runner.list("
 """
 
 
+def make_database(home: Path, root: Path) -> None:
+    """Create what a script reads of Airflow's database, here and not in another process, which would import Airflow."""
+    from airflow.models import Connection
+    from airflow.models.team import Team
+
+    home.mkdir()
+    row = {"conn_id": "launch_local_default", "conn_type": "launch_local", "extra": json.dumps({"root": str(root)})}
+    engine = create_engine(f"sqlite:///{home / 'airflow.db'}")
+    with engine.begin() as database:
+        for model in (Team, Connection):  # noqa: AIR311 - as Airflow itself makes the table
+            model.__table__.create(database)
+        database.execute(Connection.__table__.insert(), {**row, "is_encrypted": False, "is_extra_encrypted": False})  # noqa: AIR311
+    engine.dispose()
+
+
 @pytest.mark.engine("local")
 def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_database(tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -51,17 +56,14 @@ def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_dat
         "LAUNCH_HOME": str(tmp_path / "another"),
     }
 
-    def script(text: str, *args: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", text, *args],
-            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    script(DATABASE, str(root))
+    make_database(tmp_path / "airflow", root)
     find, sweep = RECIPES
-    shown = script(LAUNCH + find + END + sweep)
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH + find + END + sweep],
+        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = done.stdout
 
     assert (root / "apps" / "of-the-script").is_dir(), "it was not launched by the connection of the database"
     assert "state: CANCELLED ['local://launch_local_default/of-the-script']" in shown
