@@ -31,6 +31,7 @@ from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag
+from tests.support.app_folders import unreadable
 from tests.support.apps import until
 from tests.support.local import processes_below
 
@@ -98,7 +99,7 @@ class LocalPlace:
         self.root = tmp / "root"
         self.mark = f"t{uuid.uuid4().hex[:10]}"
         self.connection = {"conn_type": "launch_local", "extra": {"root": str(self.root), "grace_s": 1}}
-        self.outages = {"root is missing": self._missing, "root is unreadable": self._unreadable}
+        self.outages = {"root is missing": self._missing, "root is unreadable": lambda: unreadable(self.root)}
         self._tmp, self._record, self._go = tmp, tmp / f"ran-{self.mark}", tmp / f"go-{self.mark}"
 
     def another(self) -> LocalPlace:
@@ -144,18 +145,6 @@ class LocalPlace:
             yield
         finally:
             shutil.rmtree(self.root, ignore_errors=True)
-            away.rename(self.root)
-
-    @contextlib.contextmanager
-    def _unreadable(self) -> Iterator[None]:
-        # Root may read any file, but no process can follow a link to itself.
-        away = self.root.with_name("away")
-        self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
             away.rename(self.root)
 
     def _kill_all(self) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_launch.specs import Resource
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from tests.engines.slurm import engine
 from tests.engines.slurm.cluster import NODES, Cluster
+from tests.support import app_folders
 from tests.support.apps import Apps, until
 
 
@@ -51,11 +52,7 @@ class Place(Apps[SlurmScheduler]):
 
     def alive(self, app_id: str) -> int:
         """Return the number of live processes of the app, including those on nodes that Slurm considers lost."""
-        mark, found = f"LAUNCH_APP_ID={app_id}\0".encode(), 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                found += mark in (entry / "environ").read_bytes() + b"\0"
-        return found
+        return app_folders.alive(app_id)
 
     def written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
         """Wait until a replica has written a line with this text."""
