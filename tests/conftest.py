@@ -240,8 +240,10 @@ _GROUPS = {
     "tests/live/": "live",
     "tests/pipelines/test_traversal.py": "steps of pipelines",
     "tests/pipelines/test_values.py": "values of pipelines",
-    **{f"tests/pipelines/test_{name}.py": "examples of pipelines" for name in ("examples", "builders", "dags")},
-    **{f"tests/pipelines/test_{name}.py": "pipelines" for name in ("places", "plugin", "layers", "cost")},
+    **{
+        f"tests/pipelines/test_{name}.py": "pipelines"
+        for name in ("examples", "builders", "places", "plugin", "dags", "layers")
+    },
     "tests/airflow/test_worker_killed.py": "killed workers",  # which share a process that has imported Airflow
 }
 
