@@ -288,13 +288,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Leave the tests of queues for the end: Kueue may still be being built.
     """
+    last = []
     for item in items:
         marks = {mark.args[0] for mark in item.iter_markers("engine")}
+        if "kueue" in marks:
+            last.append(item)
         for fixture in _USES.keys() & set(getattr(item, "fixturenames", ())):
             if not marks & _USES[fixture]:
                 wanted = " or ".join(sorted(_USES[fixture]))
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with engine({wanted})")
-    items.sort(key=lambda item: any(mark.args == ("kueue",) for mark in item.iter_markers("engine")))
+    late = {*map(id, last)}
+    items[:] = [*(item for item in items if id(item) not in late), *last]
 
 
 def pytest_unconfigure() -> None:
