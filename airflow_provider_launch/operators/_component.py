@@ -54,7 +54,7 @@ def check_component(task: LaunchAppOperator) -> None:
     bound_args(function, arguments, component_defaults(str(task.component)), is_open)
 
 
-def takes_text(task: OperatorFields, name: str, value: object) -> bool:
+def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:
     """Return whether templates in this value of an argument give text: "3.10" must not become 3.1."""
     return gives_text(_function(task), name, value)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.airflow.guarantees import place
 from tests.airflow.plugin import ENGINES, OPENED
 from tests.airflow.support import FakeExecutionApi
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine
-from tests.support.local import until
 
 __all__ = ["place"]
 

@@ -99,6 +99,9 @@ def test_a_retry_after_the_kill_of_a_worker_that_was_finishing_takes_the_result(
         engine.state(next(iter(engine.apps)), AppState.SUCCEEDED)
         time.sleep(1)  # for the follower to see it
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        # The task does not end before its reader, which waits for the engine.
+        stalled.wait(0.5)
+        stalled.set()
 
     engine.on_read = stall
     before = signal.getsignal(signal.SIGTERM)

@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import create_sched
 from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 from tests.engines.kubernetes.queues import PLACE_MB
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.engine("kueue"), pytest.mark.timeout(900)]
 

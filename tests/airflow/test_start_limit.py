@@ -14,8 +14,8 @@ from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppE
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
 from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeScheduler
-from tests.support.local import until
 
 in_modes = pytest.mark.parametrize(
     "how", [{}, {"deferrable": True, "defer_after_s": 0}, {"deferrable": True, "defer_after_s": 0.4}], ids=str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.proxied import ProxiedEngine
 from tests.engines.aws_batch.engine import BatchServer
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import QUEUE, REGION
@@ -22,12 +22,14 @@ from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
 
 
-class ServerEngine(Engine):
+class ServerEngine(ProxiedEngine):
     """Reads the server and its containers directly, without the proxy."""
 
+    log_path = r"^/$"  # Batch calls have their own path, CloudWatch Logs calls have `/`
+
     def __init__(self, server: BatchServer, proxy: FaultProxy) -> None:
+        super().__init__(proxy)
         self._server = server
-        self._proxy = proxy
         keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
         self._client = boto3.client("batch", endpoint_url=server.url, region_name=REGION, **keys)
 
@@ -79,16 +81,6 @@ class ServerEngine(Engine):
             yield
         finally:
             self._client.deregister_job_definition(jobDefinition=f"{name}:1")
-
-    def requests(self) -> int:
-        return self._proxy.count()
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return self._proxy.refused()
-
-    def stall_logs(self) -> AbstractContextManager[None]:
-        # Batch calls have their own path, CloudWatch Logs calls have `/`.
-        return self._proxy.stalled(r"^/$")
 
 
 @pytest.mark.timeout(600)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from docker import DockerClient
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.proxied import StreamingEngine
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
@@ -22,13 +22,15 @@ from tests.support.processes import parent_of, processes_of
 from tests.support.repeats import often
 
 
-class ProxiedEngine(Engine):
+class DockerEngineView(StreamingEngine):
     """Reads the containers directly, without the proxy."""
 
+    log_path = r"/logs$"
+
     def __init__(self, client: DockerClient, proxy: FaultProxy, image: str) -> None:
+        super().__init__(proxy)
         self._client = client
         self._image = image
-        self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
         live = sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
@@ -95,23 +97,6 @@ class ProxiedEngine(Engine):
             self._client.api.networks(filters=filters)
         )
 
-    def requests(self) -> int:
-        return self._proxy.count()
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return self._proxy.refused()
-
-    def cut_streams(self) -> int:
-        return self._proxy.cut("follow")
-
-    @contextlib.contextmanager
-    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
-        with self._proxy.clock(offset_s) as clock:
-            yield clock.step
-
-    def stall_logs(self) -> AbstractContextManager[None]:
-        return self._proxy.stalled(r"/logs$")
-
 
 # docker-py leaves a refused Unix socket to the garbage collector.
 @pytest.mark.filterwarnings(
@@ -141,8 +126,8 @@ class TestDocker(SchedulerContract):
     )
 
     @pytest.fixture
-    def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> ProxiedEngine:
-        return ProxiedEngine(docker_engine.client, docker_proxy, docker_engine.image)
+    def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> DockerEngineView:
+        return DockerEngineView(docker_engine.client, docker_proxy, docker_engine.image)
 
     @pytest.fixture
     def params(self, docker_proxy: FaultProxy) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -26,6 +25,7 @@ from tests.engines.slurm import engine as engines
 from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.fixtures import SlurmCommands, own_port
 from tests.faults.pipe import TcpPipe
+from tests.support import app_folders
 from tests.support.processes import processes_of
 from tests.support.repeats import SOAK
 
@@ -59,46 +59,19 @@ class SlurmEngine(Engine):
         return len(list((self.root / "apps" / app_id / "run").glob("*/*/*/*/stdout")))
 
     def left(self, app_id: str) -> int:
-        return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+        return app_folders.left(self.root, app_id)
 
     def requests(self) -> int:
         return self.commands.calls()
 
-    @contextlib.contextmanager
-    def damaged(self, app_id: str) -> Iterator[None]:
-        record = self.root / "apps" / app_id / "app.json"
-        text = record.read_bytes()
-        record.write_text('[{"request": 1}]')
-        try:
-            yield
-        finally:
-            record.write_bytes(text)
+    def damaged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.damaged(self.root, app_id)
 
-    @contextlib.contextmanager
-    def forged(self, app_id: str) -> Iterator[None]:
-        folder = self.root / "apps" / app_id
-        folder.mkdir(mode=0o700)
-        for name in ("app.json", "id", "claim", "alive"):
-            (folder / name).write_bytes(b"\xff\0{[\n" * 50)
-        (folder / "end").symlink_to("SUCCEEDED,never,9\nx")
-        try:
-            yield
-        finally:
-            shutil.rmtree(folder)
+    def forged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.forged(self.root, app_id, "app.json", "id", "claim", "alive")
 
-    @contextlib.contextmanager
-    def cut_off(self) -> Iterator[None]:
-        # Replaced by a link to itself, because a missing root would mean that no app was launched yet.
-        away = self.root.with_name("away")
-        if is_there := self.root.exists():
-            self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
-            if is_there:
-                away.rename(self.root)
+    def cut_off(self) -> AbstractContextManager[None]:
+        return app_folders.unreadable(self.root)
 
 
 class _OnSlurm:
@@ -125,11 +98,7 @@ class _OnSlurm:
 
     @pytest.fixture
     def program_with_a_blank(self, slurm_root: Path) -> str:
-        program = slurm_root.parent / "a directory" / "prints its args"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
-        program.chmod(0o755)
-        return str(program)
+        return app_folders.program_that_prints_its_args(slurm_root.parent)
 
     @pytest.fixture
     def never_starts(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

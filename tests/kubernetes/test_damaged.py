@@ -21,10 +21,11 @@ from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, Dam
 from airflow_provider_launch.schedulers.kubernetes.request import build_request, packed, unpacked
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
+from tests.support.bombs import bomb
 
 DIGITS = "9" * 5000
 PLAN = {"roles": [["main", "main", 1, "REPLICA", 0]], "time_limit_s": None, "grace_s": 1, "queue": False}
-BOMB = base64.b64encode(zlib.compress(bytes(150_000_000), 9)).decode()
+BOMB = base64.b64encode(bomb(150)).decode()
 DEEP = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
 
 
@@ -92,7 +93,11 @@ def test_a_pod_that_cannot_be_read_is_left_out(labels):
     assert [app_id for app_id, _ in pods_in([pod("bad", labels), pod("good", {})])] == ["good"]
 
 
-@pytest.mark.parametrize("text", ["x", BOMB, DEEP, "packed", base64.b64encode(zlib.compress(b"{}")).decode()])
+@pytest.mark.parametrize(
+    "text",
+    ["x", BOMB, DEEP, "packed", base64.b64encode(zlib.compress(b"{}")).decode()],
+    ids=["a letter", "bomb", "deep", "a word", "no request"],
+)
 def test_a_request_that_cannot_be_read_costs_little(text):
     tracemalloc.start()
     try:

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from tests.live.dags import POOLS
-from tests.support.local import until
+from tests.support.apps import until
 
 DAGS = Path(__file__).with_name("dags.py")
 PIPELINES = Path(__file__).with_name("pipelines")

@@ -22,7 +22,7 @@ from tests.live.dags import MODES, ROOMY_SLOTS
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run
 from tests.live.test_endings import STARTED_WITHIN_S, begun, lines_of
-from tests.support.local import until
+from tests.support.apps import until
 from tests.support.repeats import SOAK, often
 
 pytestmark = pytest.mark.alone

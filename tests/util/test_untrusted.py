@@ -13,6 +13,7 @@ from airflow_provider_launch.util.untrusted import (
     parse_int,
     parse_json,
 )
+from tests.support.bombs import bomb
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_an_honest_document_is_returned():
 
 def test_a_bomb_is_not_inflated():
     with pytest.raises(UntrustedError, match="more than 1000"):
-        inflate(zlib.compress(bytes(100_000_000)), 1000)
+        inflate(bomb(100), 1000)
 
 
 @pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
