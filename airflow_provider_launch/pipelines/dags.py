@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Param
+import yaml
+from airflow.sdk import DAG, Param, get_parsing_context
 
 from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.document import read_text
@@ -17,11 +20,13 @@ from airflow_provider_launch.pipelines.executors import task_limit
 from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
 from airflow_provider_launch.pipelines.model import PipelineModel
-from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem
 from airflow_provider_launch.pipelines.render import Renderer
 from airflow_provider_launch.pipelines.validation import Config, load
 
 PATTERNS = ("*.yaml", "*.yml")
+
+log = logging.getLogger(__name__)
 
 
 def dag_from_file(
@@ -56,36 +61,114 @@ def dag_from_file(
 def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any) -> list[DAG]:
     """Add the DAG of each pipeline file of a folder to a module: `load_pipelines("pipelines", globals())`.
 
-    A file without a `dag` section, such as one with parameters only, is ignored.
+    A file without a `dag` section, such as one with parameters only, is ignored. A wrong file becomes an import error
+    of its own in Airflow, and the other DAGs are added. When Airflow starts a task, only the file of its DAG is read.
 
     Args:
         folder: relative to the caller's file.
         namespace: the module's `globals()`.
         kwargs: arguments of `dag_from_file`.
 
+    Returns:
+        The DAGs of the valid files, in the order of the file names.
+
     Raises:
-        PipelineError: with all problems of all files.
+        PipelineError: the folder does not exist.
     """
     base = _folder_of_caller(namespace) / folder
     if not base.is_dir():
         raise PipelineError([Problem(f"folder {str(base)!r} does not exist; the path is relative to the caller")])
+    wanted = None if "dag_id" in kwargs else get_parsing_context().dag_id
     dags: list[DAG] = []
-    problems: list[Problem] = []
+    files: dict[str, Path] = {}
     for path in sorted(found for pattern in PATTERNS for found in base.glob(pattern)):
-        with contextlib.suppress(OSError, ValueError):
-            # An unreadable file is reported below.
-            if "dag:" not in read_text(path):
-                continue
+        if not _may_have_dag(path, wanted):
+            continue
         try:
-            dag = dag_from_file(path, **kwargs)
-        except PipelineError as error:
-            problems.extend(error.problems)
+            dag = _checked(dag_from_file(path, **{"auto_register": False, **kwargs}), path, files)
+        except Exception as error:  # noqa: BLE001 - any error must stay with its own file
+            problem = error if isinstance(error, PipelineError) else PipelineError([_unexpected(path, error)])
+            log.error("%s", problem)  # noqa: TRY400 - the message has file and line
+            wrong = WrongPipeline(path, problem)
+            namespace[f"pipeline_{task_id_of(wrong.dag_id)}"] = wrong
             continue
         dags.append(dag)
+        files[dag.dag_id] = path
         namespace[f"pipeline_{task_id_of(dag.dag_id)}"] = dag
-    if problems:
-        raise PipelineError(problems)
     return dags
+
+
+def _checked(dag: DAG, path: Path, files: Mapping[str, Path]) -> DAG:
+    """Raise the errors that Airflow would report for the whole module, whose DAGs it would drop."""
+    dag.validate()
+    dag.check_cycle()
+    if dag.dag_id in files:
+        text = f"becomes the DAG {dag.dag_id!r}, like {files[dag.dag_id].name!r}; set 'name' or rename the file"
+        raise PipelineError([Problem(text, Place(str(path)))])
+    return dag
+
+
+class WrongPipeline(DAG):
+    """Stands for a file that is not a valid pipeline, so that Airflow reports an import error of this file.
+
+    Airflow records an error of a module for all DAGs of that module and makes them stale. An error of serialization it
+    records for the file that the DAG names. A `DagBag` without a bundle, as in tests of DAGs, serializes nothing: there
+    the error is one of the module, whose other DAGs stay in the bag.
+
+    Args:
+        path: of the file.
+        error: its problems.
+    """
+
+    def __init__(self, path: Path, error: PipelineError) -> None:
+        # The name of the file has a dot, the ids of the other DAGs of the folder may have it, too.
+        super().__init__(f"{dag_id_of(path.name)}.invalid", schedule=None)
+        self.path = path
+        self.error = error
+
+    def validate(self) -> None:
+        """Name the file as the place of the error; in a `DagBag` without a bundle raise the error."""
+        module = Path(self.relative_fileloc or "/")
+        if module.is_absolute():
+            raise self.error
+        bundle = Path(self.fileloc).parents[len(module.parts) - 1]
+        self.fileloc = str(self.path)
+        self.relative_fileloc = os.path.relpath(self.path, bundle)
+
+    def get_serialized_fields(self) -> frozenset[str]:  # type: ignore[override]  # a class method there
+        """Raise the error."""
+        raise self.error
+
+
+def _unexpected(path: Path, error: Exception) -> Problem:
+    return Problem(f"cannot become a DAG: {type(error).__name__}: {error}", Place(str(path)))
+
+
+_TOP_KEY = re.compile(r"""^["']?(dag|name|<<)["']?[ \t]*:""", re.MULTILINE)
+
+
+def _may_have_dag(path: Path, wanted: str | None) -> bool:
+    """Return whether a file may be the one of this DAG; None: of any. Looks only at its first-level lines."""
+    try:
+        text = read_text(path)
+    except (OSError, ValueError):
+        # Reported when the file is read.
+        return wanted is None or dag_id_of(path.stem) == wanted
+    if "dag:" not in text:
+        return False
+    lines = {found.group(1): text[found.start() :].split("\n", 2)[:2] for found in _TOP_KEY.finditer(text)}
+    if wanted is None or "dag" not in lines or "<<" in lines or text.lstrip().startswith("{"):
+        return True
+    if "name" not in lines:
+        return dag_id_of(path.stem) == wanted
+    line, *after = lines["name"]
+    try:
+        (name,) = yaml.safe_load(line).values()
+    except (yaml.YAMLError, AttributeError, ValueError):
+        return True
+    # An indented line continues the name.
+    is_whole = isinstance(name, str) and not "".join(after).startswith((" ", "\t"))
+    return not is_whole or dag_id_of(name) == wanted
 
 
 def _folder_of_caller(namespace: Mapping[str, Any]) -> Path:
@@ -116,10 +199,16 @@ def dag_from_model(
         settings["max_active_tasks"] = limit
     schedule = dag_kwargs.pop("schedule", None)
     settings |= dag_kwargs
-    dag = DAG(dag_id or dag_id_of(model.name), schedule=schedule, params=_params(values), **settings)
+    auto_register = settings.pop("auto_register", True)
+    dag = DAG(
+        dag_id or dag_id_of(model.name), schedule=schedule, params=_params(values), auto_register=False, **settings
+    )
     with dag:
         Renderer(model).graph(model.graph, Scope(), ())
-    return dag
+    # Only now, because Airflow would load a DAG of which an error left a part.
+    dag.auto_register = auto_register
+    with dag:
+        return dag
 
 
 def _params(values: Mapping[str, Any]) -> dict[str, Param]:
