@@ -32,7 +32,7 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
     part = made[0]
     fan_in = FanIn(
         task_id="fan_in",
-        before=[outer],
+        sources=[outer],
         branches=[[source for source in part.outputs if source != outer]],
         reducer=step.reducer,
         order=order,
@@ -75,7 +75,7 @@ def unrolled(
         branches.append([source for source in part.outputs if source not in sources])
     fan_in = FanIn(
         task_id="fan_in",
-        before=sources,
+        sources=sources,
         branches=branches,
         reducer=step.reducer,
         order=order,

@@ -134,16 +134,23 @@ def _without_prefix(name: str) -> str:
 def reduced(each: Sequence[Mapping[str, Any]], reducer: Any) -> dict[str, Any]:
     """Return one value for each name that the branches of a map returned, in the order of the list.
 
-    A branch that did not return a name is left out of its list.
+    The value of a branch that did not return a name is None, so each value has the position of its element.
 
     Raises:
-        InvalidAppError: Airflow cannot store the value, such as a sum of more than 64 bits.
+        InvalidAppError: `min`, `max` or `sum` miss a value, or Airflow cannot store the value, such as a sum of more
+            than 64 bits.
     """
-    names = dict.fromkeys(name for values in each for name in values)
+    names = dict.fromkeys(name for one in each for name in one)
     found: dict[str, Any] = {}
     for name in names:
         how = reducer.get(name, "list") if isinstance(reducer, Mapping) else reducer
-        found[name] = _reducer(how)([values[name] for values in each if name in values])
+        values = [one.get(name) for one in each]
+        if how in ("min", "max", "sum") and None in values:
+            raise InvalidAppError(
+                f"element {values.index(None)} of the map, counted from 0, has no value of {name!r}, which reducer "
+                f"{how!r} needs; return one for each element, or reduce {name!r} by 'list', which holds None for it"
+            )
+        found[name] = _reducer(how)(values)
         check_result(found[name], name)
     return found
 
