@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
@@ -124,7 +125,23 @@ class Attempt:
         scopes = list(scope.folders)
         if scope.group:
             scopes.append(f"{folder_of(scope.fan_out)}/{self._ti.map_index}")
-        return RunCatalog(base, self._ti.dag_id, self._ti.run_id, scopes)
+        return RunCatalog(base, self._ti.dag_id, self._ti.run_id, self._ti.task_id, scopes, self._earlier())
+
+    def _earlier(self) -> dict[str, Earlier]:
+        """Return the tasks before this one that store files."""
+        tasks = self._op.dag.task_dict
+        found: dict[str, Earlier] = {}
+        for task_id in self._op.get_flat_relative_ids(upstream=True):
+            task = tasks[task_id]
+            if not getattr(getattr(task, "step", None), "catalog", None):
+                continue
+            fan_out = task.scope.fan_out
+            count = cache(partial(self._element_count, fan_out))
+            found[task_id] = Earlier(task.order, folder_of(fan_out), count) if fan_out else Earlier(task.order)
+        return found
+
+    def _element_count(self, fan_out: str) -> int:
+        return len(self._ti.xcom_pull(task_ids=fan_out, map_indexes=-1) or ())
 
     def _base(self) -> Path:
         given = self._place.settings.data_dir
