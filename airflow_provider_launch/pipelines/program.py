@@ -3,8 +3,9 @@
     program.py function MODULE.FUNCTION [NAME ...]
     program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
 
-Parameters are read from LAUNCH_PARAMETERS, a JSON object. The result is written to LAUNCH_RESULT_PATH. NAME selects the
-values to return; without names all are returned. LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
+Parameters are read from LAUNCH_PARAMETERS, a JSON object, or from its parts LAUNCH_PARAMETERS_0, _1 and so on. The
+result is written to LAUNCH_RESULT_PATH. NAME selects the values to return; without names all are returned.
+LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
 LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
 """
 
@@ -17,6 +18,7 @@ import sys
 if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(sys.argv[0])):
     del sys.path[0]
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -24,6 +26,9 @@ import keyword
 import shutil
 import tempfile
 import typing
+
+
+LIMIT = 4096  # bytes of a result
 
 
 def main(arguments: list[str]) -> None:
@@ -34,25 +39,45 @@ def main(arguments: list[str]) -> None:
     for folder in ("" if is_data else os.getcwd(), os.environ.get("LAUNCH_CODE_DIR")):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
-    parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or "{}")
+    parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or joined("LAUNCH_PARAMETERS") or "{}")
     if arguments[0] == "function":
         values = call_function(arguments[1], parameters, arguments[2:])
     else:
         path, output_path, tag = arguments[1:4]
-        values = run_notebook(path, output_path, tag, parameters, arguments[4:])
-    write_result(values)
+        with scratch_folder() as scratch:
+            values = run_notebook(path, output_path, tag, parameters, arguments[4:], scratch)
+    write_result(values, is_declared=arguments[0] == "notebook" or bool(arguments[2:]))
 
 
-def write_result(values: dict[str, typing.Any]) -> None:
+def joined(name: str) -> str:
+    """Return the text of a variable that was too large for one: NAME_0, NAME_1 and so on."""
+    parts: list[str] = []
+    while "%s_%d" % (name, len(parts)) in os.environ:
+        parts.append(os.environ["%s_%d" % (name, len(parts))])
+    return "".join(parts)
+
+
+def write_result(values: dict[str, typing.Any], is_declared: bool = True) -> None:
     path = os.environ.get("LAUNCH_RESULT_PATH")
     if not values or not path:
         return
     try:
         text = json.dumps(values)
     except (TypeError, ValueError) as error:
+        if not is_declared:
+            ignored("values, which are not JSON (%s)" % error)
+            return
         sys.exit("the returned values must be JSON (text, numbers, lists, dicts): %s" % error)
+    if not is_declared and len(text.encode()) > LIMIT:
+        ignored("values of %d bytes" % len(text.encode()))
+        return
     with open(path, "w") as file:
         file.write(text)
+
+
+def ignored(what: str) -> None:
+    """Say that a value was dropped: the work is done, so a value that no `returns` names must not fail the step."""
+    sys.stdout.write("ignored the returned %s, because the step has no 'returns'\n" % what)
 
 
 def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]) -> dict[str, typing.Any]:
@@ -145,12 +170,26 @@ def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
     else:
         values = plain(result)
     if not isinstance(values, dict):
-        sys.exit("the function returned %r; name it in 'returns', or return a dict or a model" % (result,))
+        ignored(type(result).__name__)
+        return {}
     return {name: values[name] for name in names if name in values} if names else values
 
 
+@contextlib.contextmanager
+def scratch_folder() -> typing.Iterator[str]:
+    """Yield an empty folder of this attempt, because others may run in the current folder at the same time."""
+    # That of the result is removed with the app; a process that is killed leaves a folder in /tmp for ever.
+    beside = os.path.dirname(os.environ.get("LAUNCH_RESULT_PATH") or "")
+    parent = beside if beside and not beside.startswith("/dev") and os.access(beside, os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="notebook-", dir=parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def run_notebook(
-    path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str]
+    path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str], scratch: str
 ) -> dict[str, typing.Any]:
     try:
         import nbformat
@@ -175,7 +214,6 @@ def run_notebook(
     )
     new_cell: typing.Any = nbformat.v4.new_code_cell
     cells.insert(tagged[0] + 1 if tagged else 0, new_cell(first))
-    scratch = tempfile.mkdtemp()
     target = os.path.join(scratch, "values.json")
     wanted = names or []
     if tag:
@@ -190,6 +228,8 @@ def run_notebook(
     cells.append(
         new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
     )
+    # Jupyter would keep the address of the kernel below the home folder.
+    os.environ.setdefault("JUPYTER_RUNTIME_DIR", scratch)
     # The kernel imports modules from its start folder, and later from the current one.
     start = os.environ.get("LAUNCH_CODE_DIR") or (scratch if os.environ.get("LAUNCH_IN_DATA_DIR") else os.getcwd())
     enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\ndel os, sys"
@@ -207,7 +247,6 @@ def run_notebook(
                 sys.stdout.write(output["text"])
     with open(target) as file:
         values = json.load(file)
-    shutil.rmtree(scratch, ignore_errors=True)
     return {name: values[name] for name in wanted if name in values} if wanted else values
 
 
