@@ -272,21 +272,23 @@ class Pipeline:
 
     def validate(self) -> list[Problem]:
         """Return all problems of the pipeline."""
+        from airflow_provider_launch.pipelines.dags import checked_dag
+
         try:
-            self.model()
+            checked_dag(self.model())
         except PipelineError as error:
             return list(error.problems)
         return []
 
-    def model(self) -> PipelineModel:
-        """Return the checked model.
+    def model(self, params: Mapping[str, Any] | None = None) -> PipelineModel:
+        """Return the checked model; `params` override its parameters.
 
         Raises:
             PipelineError: with all problems.
         """
         from airflow_provider_launch.pipelines.validation import load_document
 
-        return load_document(self.document(), self.folder, self.name)
+        return load_document(self.document(), self.folder, self.name, params)
 
     def dag(self, dag_id: str | None = None, **kwargs: Any) -> DAG:
         """Return the DAG; arguments are those of `dag_from_file`.
@@ -296,7 +298,7 @@ class Pipeline:
         """
         from airflow_provider_launch.pipelines.dags import dag_from_model
 
-        return dag_from_model(self.model(), dag_id, **kwargs)
+        return dag_from_model(self.model(kwargs.get("params")), dag_id, **kwargs)
 
 
 def _graph(branch: Pipeline | Sequence[Step]) -> dict[str, Any]:

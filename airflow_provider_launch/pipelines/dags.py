@@ -35,6 +35,7 @@ def dag_from_file(
     *,
     launch_conn_id: str | None = None,
     params: Mapping[str, Any] | None = None,
+    parameters_file: str | Path | None = None,
     config: Config | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
@@ -44,7 +45,9 @@ def dag_from_file(
         path: of the file; relative to the caller's file.
         dag_id: default is the `name` in the file, else the name of the file.
         launch_conn_id: the connection of the pipeline's executor, unless the file names one.
-        params: parameters that override those of the file.
+        params: parameters that override those of the files and of the environment.
+        parameters_file: a YAML or JSON file of parameters that override those of the pipeline; relative to the
+            caller's file.
         config: a file, or a mapping, with sections that override those of the file: `executor`, `catalog`,
             `parameters`.
         dag_kwargs: arguments of `DAG`.
@@ -55,7 +58,11 @@ def dag_from_file(
     base = _folder_of_caller(sys._getframe(1).f_globals)  # noqa: SLF001 - a path is meant relative to the caller's file
     if isinstance(config, (str, Path)):
         config = base / config
-    return dag_from_model(load(base / path, config), dag_id, launch_conn_id=launch_conn_id, params=params, **dag_kwargs)
+    if parameters_file is not None:
+        parameters_file = base / parameters_file
+    # A `Param` belongs to the form; the checks need only its name.
+    model = load(base / path, config, parameters_file=parameters_file, params=params)
+    return dag_from_model(model, dag_id, launch_conn_id=launch_conn_id, params=params, **dag_kwargs)
 
 
 def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any) -> list[DAG]:
@@ -100,12 +107,32 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
 
 def _checked(dag: DAG, path: Path, files: Mapping[str, Path]) -> DAG:
     """Raise the errors that Airflow would report for the whole module, whose DAGs it would drop."""
-    dag.validate()
-    dag.check_cycle()
+    _check(dag)
     if dag.dag_id in files:
         text = f"becomes the DAG {dag.dag_id!r}, like {files[dag.dag_id].name!r}; set 'name' or rename the file"
         raise PipelineError([Problem(text, Place(str(path)))])
     return dag
+
+
+def checked_dag(model: PipelineModel) -> DAG:
+    """Return a DAG that Airflow does not load.
+
+    Raises:
+        PipelineError: Airflow refuses the DAG.
+    """
+    try:
+        dag = dag_from_model(model, auto_register=False)
+        _check(dag)
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError([_unexpected(Path(model.file), error)]) from error
+    return dag
+
+
+def _check(dag: DAG) -> None:
+    dag.validate()
+    dag.check_cycle()
 
 
 class WrongPipeline(DAG):
@@ -212,7 +239,8 @@ def dag_from_model(
 
 
 def _params(values: Mapping[str, Any]) -> dict[str, Param]:
-    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    # A whole number in the file is often the first value of one that is not: `lr: 1`.
+    kinds = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
     return {
         name: value
         if isinstance(value, Param)

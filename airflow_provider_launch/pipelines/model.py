@@ -80,7 +80,10 @@ class TaskStep(Step):
     component: str = ""
     """Instead of `app`: a function that returns an `AppDef`, as `module.function` or as the name of a component."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the component by name. A value `$name` is replaced by the parameter of that name."""
+    """Arguments of the component, or additional parameters of another command, by name; templates are allowed:
+    `{day: "{{ ds }}"}`. A value `$name` is replaced by the parameter of that name."""
+    template: bool = True
+    """False: the command is no Airflow template. Needed for shell such as `${#name}`, which opens a comment in one."""
     returns: tuple[Return, ...] | None = None
     """Names of the values that the task returns. Without it: all its values."""
     secrets: Mapping[str, str] = field(default_factory=dict)
