@@ -6,14 +6,14 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
-from airflow_provider_launch.pipelines.parameters import as_text, is_name
+from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
 from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
@@ -24,6 +24,8 @@ from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 ROLE = "task"
 DATA_DIR = "/launch/data"
 """Path in the container of the files of a task with a catalog."""
+LARGEST_VARIABLE = 64 * 1024
+"""Bytes of one variable; Linux starts no program with one of more than 128 KB."""
 # Names that shells, loaders and this package act on, which the author of a file rarely intends. The list is not a
 # security boundary, because programs act on many more names: only declared names become variables at all.
 _TAKEN = (
@@ -56,6 +58,9 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         InvalidAppError: a component or an app is invalid.
     """
     settings = place.settings
+    if step.args and step.command_type != "app":
+        own = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+        inputs = replace(inputs, parameters={**inputs.parameters, **own})
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
         return _given_app(step, environment, inputs, code_folder(model, settings)), dict(place.options)
@@ -96,22 +101,22 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     return AppDef(_app_name(step), [role]), cfg
 
 
-def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
+def prefixed_only(model: PipelineModel, step: TaskStep, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the parameters that a shell command sees only as `LAUNCH_PARAM_x`: undeclared ones and reserved ones.
 
-    A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. Other names were chosen by the
-    program of a step, which must not set the environment of later programs.
+    A name is declared by the parameters of the pipeline, a `returns`, an `iterate_as` or `args` of the step. Other
+    names were chosen by the program of a step, which must not set the environment of later programs.
     """
-    declared = _declared(model)
+    declared = _declared(model, step)
     names = [name for name in parameters if is_name(name)]
     undeclared = [name for name in names if name not in declared]
     taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
     return undeclared, taken
 
 
-def _declared(model: PipelineModel) -> set[str]:
-    """Return the parameter names that the file declares."""
-    declared = {*model.parameters}
+def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
+    """Return the parameter names that the file declares for a task."""
+    declared = {*model.parameters, *task.args}
     for step, _, _ in steps_of(model.graph):
         if isinstance(step, TaskStep):
             declared.update(item.name for item in step.returns or ())
@@ -158,19 +163,20 @@ def _program_text() -> str:
 def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> dict[str, str]:
     parameters = inputs.parameters
     found: dict[str, str] = {}
+    texts = {name: as_text(value) for name, value in parameters.items() if is_name(name)}
+    # The others are only in LAUNCH_PARAMETERS.
+    small = {name: text for name, text in texts.items() if len(text.encode()) <= LARGEST_VARIABLE}
+    # An app of the user gets only the document, because the size of its variables may be limited.
+    for name, text in small.items() if step.command_type != "app" else ():
+        found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
     if step.command_type == "shell":
-        undeclared, taken = prefixed_only(model, parameters)
-        for name, value in parameters.items():
-            if not is_name(name):
-                continue
-            text = as_text(value)
-            if name not in undeclared and name not in taken:
-                found[name] = text
-            found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
-        found["LAUNCH_GIVEN"] = given_lines(parameters)
-    found["LAUNCH_PARAMETERS"] = json.dumps(parameters, ensure_ascii=False)
+        undeclared, taken = prefixed_only(model, step, parameters)
+        hidden = {*undeclared, *taken}
+        found |= {name: text for name, text in small.items() if name not in hidden}
+        found |= _in_parts("LAUNCH_GIVEN", given_lines(small))
+    found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
     if step.command_type == "notebook":
-        found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model)))
+        found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))
     if inputs.data_dir is not None:
         found["LAUNCH_IN_DATA_DIR"] = "1"
     if inputs.map_variables:
@@ -183,6 +189,15 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
     # The file overrides our variables, and secrets override the file.
     return {**found, **place.settings.env, **inputs.secrets}
+
+
+def _in_parts(name: str, text: str) -> dict[str, str]:
+    """Return a text as one variable, or as `name_0`, `name_1` and so on if it is too large for one."""
+    # A character has at most four bytes.
+    size = LARGEST_VARIABLE // 4
+    if len(text.encode()) <= LARGEST_VARIABLE:
+        return {name: text}
+    return {f"{name}_{at // size}": text[at : at + size] for at in range(0, len(text), size)}
 
 
 # ---- apps of the user -----------------------------------------------------------------------------------------
@@ -222,7 +237,5 @@ def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
 def _component(name: str, folder: Path) -> Any:
     from airflow_provider_launch.specs.finder import get_component
 
-    # Modules next to the pipeline can be imported, as for functions; last, so that they hide nothing.
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+    add_to_path(folder)
     return get_component(name).fn

@@ -118,7 +118,7 @@ class Attempt:
         from airflow.sdk import ObjectStoragePath
 
         model, scope = self._op.model, self._op.scope
-        where = model.catalog or f"file://{LAUNCH_HOME('catalog')}"
+        where = self._op.render_template(model.catalog, self._context) or f"file://{LAUNCH_HOME('catalog')}"
         if "://" not in where:
             where = f"file://{(model.folder / where).resolve()}"
         base = ObjectStoragePath(where, conn_id=model.catalog_conn_id or None)

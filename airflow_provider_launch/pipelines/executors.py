@@ -218,6 +218,9 @@ def _placement(
         return Placement(kind, None, settings, merged)
     # Settings from the connection's placeholders are checked when the task runs.
     is_known = connection is not None or not left
+    if patched:
+        # Files of runnable may give any settings to this executor.
+        options = {}
     if is_known and backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
     if settings.mounts and not backend.in_containers:

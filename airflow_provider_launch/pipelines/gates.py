@@ -13,6 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_launch.pipelines import parameters
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.sdk import Context
 
 PARAMETERS_KEY = "parameters"
@@ -298,6 +300,7 @@ class FanIn(_Gate):
         order: position of the map in the pipeline.
         hidden: parameters of the map that are not passed on.
         fan_out: the task that started a mapped group; empty if the list is in the file.
+        folders: in which the module of a reducer may be.
     """
 
     def __init__(
@@ -309,6 +312,7 @@ class FanIn(_Gate):
         order: int,
         hidden: Sequence[str],
         fan_out: str = "",
+        folders: Sequence[Path] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, **kwargs})
@@ -318,12 +322,13 @@ class FanIn(_Gate):
         self.order = order
         self.hidden = tuple(hidden)
         self.fan_out = fan_out
+        self.folders = tuple(folders)
 
     def execute(self, context: Context) -> None:
         """Push the parameters that the steps after the map see."""
         ti = context["ti"]
         known, _ = known_parameters(context, self.sources, self.scope)
-        returned = parameters.reduced(self._each(ti), self.reducer)
+        returned = parameters.reduced(self._each(ti), self.reducer, self.folders)
         known.set(returned, self.order)
         ti.xcom_push(PARAMETERS_KEY, known.to_json(returned))
 

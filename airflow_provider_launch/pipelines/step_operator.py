@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
+_TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir", "data_dir", "data_volume")
+"""Settings that are templates, besides `env`, which Airflow shows, and the options of the scheduler."""
+
+
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
 
@@ -75,7 +79,11 @@ class StepOperator(LaunchAppOperator):
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
+        if not self.step.template:
+            self.command = ""
         super().render_template_fields(context, jinja_env)
+        if not self.step.template:
+            self.command = self.step.command
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
 
         register(hidden_in_fields({name: getattr(self, name, None) for name in self.template_fields}))
@@ -88,10 +96,13 @@ class StepOperator(LaunchAppOperator):
             CatalogError: a file of the step is missing.
         """
         from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch._task.secrets import hidden_in_fields, register
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         known, elements = known_parameters(context, self.sources, self.scope)
+        # Parameters are also parts of variables with other names.
+        register(hidden_in_fields(known.values))
         step, place = self._rendered(context)
         self._note_sources(step, known.values)
         with final_errors():
@@ -109,7 +120,7 @@ class StepOperator(LaunchAppOperator):
                 )
                 self.app, self.cfg = build_app(self.model, step, place, inputs)
             if step.command_type == "shell":
-                undeclared, taken = prefixed_only(self.model, known.values)
+                undeclared, taken = prefixed_only(self.model, step, known.values)
                 if undeclared:
                     self.log.info("only as LAUNCH_PARAM_x, because no step declares it in 'returns': %s", undeclared)
                 if taken:
@@ -159,7 +170,8 @@ class StepOperator(LaunchAppOperator):
                 place = placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
             env = self.render_template(dict(place.settings.env), context)
             cfg = self.render_template(dict(place.options), context)
-        settings = dataclasses.replace(place.settings, env=env)
+        texts = {name: getattr(place.settings, name) for name in _TEMPLATES}
+        settings = dataclasses.replace(place.settings, env=env, **self.render_template(texts, context))
         return step, dataclasses.replace(place, settings=settings, options=cfg)
 
     def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:

@@ -184,3 +184,49 @@ def test_a_setting_of_a_step_wins_over_one_of_the_connection(run_pipeline, monke
 
     assert (ran.states["a"], ran.states["b"]) == ("failed", "success")
     assert "time limit" in ran.xcom("a", "attempt")["error"]
+
+
+def test_a_reducer_is_found_next_to_the_file(write, tmp_path):
+    from airflow_provider_launch.pipelines.parameters import reduced
+
+    write("def best(values):\n    return max(values)\n", "code/mine_of_reducer.py")
+    write(
+        """
+        executor: {type: local, config: {code_dir: code}}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: [1, 2]
+              iterate_as: x
+              reducer: mine_of_reducer.best
+              next: success
+              branch: {start_at: a, steps: {a: {type: stub, next: success}}}
+        """,
+        "pipeline.yaml",
+    )
+
+    fan_in = dag_from_file(tmp_path / "pipeline.yaml").get_task("m.fan_in")
+
+    assert reduced([{"y": 1}, {"y": 5}], fan_in.reducer, fan_in.folders) == {"y": 5}
+
+
+def test_a_patch_keeps_the_type_of_its_command(write):
+    path = write(
+        """
+        executor:
+          type: mocked
+          config: {what: ever, patches: {a: {command: echo hello}, b: {command: m.f, command_type: python}}}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: exit 1, next: b}
+            b: {type: task, command_type: shell, command: exit 1, next: success}
+        """
+    )
+
+    tasks = dag_from_file(path).task_dict
+
+    assert (tasks["a"].step.command_type, tasks["a"].command) == ("shell", "echo hello")
+    assert (tasks["b"].step.command_type, tasks["b"].command) == ("python", "m.f")
