@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
+from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
 from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
@@ -48,7 +49,9 @@ class Inputs:
     run: Mapping[str, str] = field(default_factory=dict)
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
-    """The folder of a task with a catalog, as the worker sees it."""
+    """The folder of a task with a catalog or objects, as the worker sees it."""
+    objects: tuple[str, ...] = ()
+    """The parameters that are objects, whose files are in the folder."""
 
 
 def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> tuple[AppDef, dict[str, Any]]:
@@ -60,7 +63,8 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     settings = place.settings
     if step.args and step.command_type != "app":
         own = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
-        inputs = replace(inputs, parameters={**inputs.parameters, **own})
+        objects = [name for name, value in step.args.items() if str(value).removeprefix("$") in inputs.objects]
+        inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=(*inputs.objects, *objects))
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
         return _given_app(step, environment, inputs, code_folder(model, settings)), dict(place.options)
@@ -70,16 +74,17 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     cfg = dict(place.options)
     mounts: list[Mount] = [parse_mount(text) for text in settings.mounts]
     image = settings.image if in_containers else str(folder)
-    if inputs.data_dir is not None:
+    data_dir = _folder_in_app(place, inputs)
+    if inputs.data_dir is not None and in_containers:
+        is_volume = bool(settings.data_volume)
+        mounts.append(
+            VolumeMount(settings.data_volume, DATA_DIR) if is_volume else BindMount(str(inputs.data_dir), DATA_DIR)
+        )
+    if step.catalog and data_dir:
         if in_containers:
-            if settings.data_volume:
-                mounts.append(VolumeMount(settings.data_volume, DATA_DIR))
-                cfg["working_dir"] = f"{DATA_DIR}/{inputs.data_dir.parent.name}/{inputs.data_dir.name}"
-            else:
-                mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
-                cfg["working_dir"] = DATA_DIR
+            cfg["working_dir"] = data_dir
         else:
-            image = str(inputs.data_dir)
+            image = data_dir
     elif in_containers and settings.code_dir:
         cfg.setdefault("working_dir", settings.code_dir)
     role = Role(
@@ -163,7 +168,7 @@ def _program_text() -> str:
 def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> dict[str, str]:
     parameters = inputs.parameters
     found: dict[str, str] = {}
-    texts = {name: as_text(value) for name, value in parameters.items() if is_name(name)}
+    texts = {name: as_text(value) for name, value in parameters.items() if is_name(name) and not is_reference(value)}
     # The others are only in LAUNCH_PARAMETERS.
     small = {name: text for name, text in texts.items() if len(text.encode()) <= LARGEST_VARIABLE}
     # An app of the user gets only the document, because the size of its variables may be limited.
@@ -177,8 +182,12 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
     found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
     if step.command_type == "notebook":
         found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))
-    if inputs.data_dir is not None:
+    if inputs.data_dir is not None and step.catalog:
         found["LAUNCH_IN_DATA_DIR"] = "1"
+    if inputs.data_dir is not None and (inputs.objects or object_names(step)):
+        made = {name: file_of(inputs.run.get("LAUNCH_TASK_ID", step.name), name) for name in object_names(step)}
+        folder = _folder_in_app(place, inputs)
+        found["LAUNCH_OBJECTS"] = json.dumps({"folder": folder, "get": inputs.objects, "put": made})
     if inputs.map_variables:
         found["MAGNUS_MAP_VARIABLE"] = found["RUNNABLE_MAP_VARIABLE"] = json.dumps(dict(inputs.map_variables))
     found |= inputs.run
@@ -189,6 +198,14 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
     # The file overrides our variables, and secrets override the file.
     return {**found, **place.settings.env, **inputs.secrets}
+
+
+def _folder_in_app(place: Placement, inputs: Inputs) -> str:
+    """Return the path of the task's folder as its program sees it; empty if it has none."""
+    folder = inputs.data_dir
+    if folder is None or place.backend is None or not place.backend.in_containers:
+        return str(folder or "")
+    return f"{DATA_DIR}/{folder.parent.name}/{folder.name}" if place.settings.data_volume else DATA_DIR
 
 
 def _in_parts(name: str, text: str) -> dict[str, str]:

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 
+def pickled(name: str) -> dict[str, str]:
+    """Return an entry of `returns` for a value that is any Python object."""
+    return {"name": name, "kind": "object"}
+
+
+def metric(name: str) -> dict[str, str]:
+    """Return an entry of `returns` for a value that is also a metric of the attempt."""
+    return {"name": name, "kind": "metric"}
+
+
 class Step:
     """A step. `a >> b` lets b follow a; without it steps follow the order of the list.
 

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_provider_launch.pipelines.folders import TaskFolder, make_dirs, refuse_foreign, refuse_shared
+from airflow_provider_launch.pipelines.objects import FOLDER
 from airflow_provider_launch.specs.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ class RunCatalog:
             items += [self._fetch(name, found[name], folder) for name in names]
         return items
 
-    def put(self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True) -> list[CatalogItem]:
+    def put(
+        self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True, files: Iterable[str] = ()
+    ) -> list[CatalogItem]:
         """Copy matching files of the folder into the catalog, in place of those of earlier attempts of this task.
 
         A file appears there only when complete.
@@ -125,6 +128,7 @@ class RunCatalog:
             patterns: of the files to copy.
             folder: of the task.
             is_strict: True raises an error for a pattern without a file.
+            files: further files to copy if they exist.
 
         Raises:
             CatalogError: no file matches a pattern.
@@ -140,6 +144,7 @@ class RunCatalog:
                     there = ", ".join(names[:12]) or "nothing"
                     raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
                 items += [self._store(name, left) for name in chosen]
+            items += [self._store(name, left) for name in sorted({*files} & {*names})]
         self._remove_others({item.name for item in items})
         return items
 
@@ -242,6 +247,9 @@ def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
 def matches(name: str, pattern: str) -> bool:
     """Return whether a file matches: `*` within a folder, `**` across folders, a folder for all files in it."""
     pattern = pattern.removeprefix("./").rstrip("/")
+    if f"{FOLDER}/" in name:
+        # A program must not choose pickles that other tasks read.
+        return pattern == name
     return pattern in ("", ".") or re.fullmatch(f"{_expression(pattern)}(/.*)?", name, re.DOTALL) is not None
 
 

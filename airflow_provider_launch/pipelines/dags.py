@@ -175,7 +175,7 @@ _TOP_KEY = re.compile(r"""^["']?(dag|name|<<)["']?[ \t]*:""", re.MULTILINE)
 
 
 def _may_have_dag(path: Path, wanted: str | None) -> bool:
-    """Return whether a file may be the one of this DAG; None: of any. Looks only at its first-level lines."""
+    """Return whether a file may be the one of this DAG; None: of any. Reads only its first-level lines."""
     try:
         text = read_text(path)
     except (OSError, ValueError):

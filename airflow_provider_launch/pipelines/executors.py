@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, mapping_of, resolve
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.objects import object_names
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
@@ -227,7 +228,7 @@ def _placement(
         problems.append(
             Problem(f"has 'mounts', but executor {kind!r} has no mounts: its tasks see the host's files", place)
         )
-    if step.catalog and is_known:
+    if (step.catalog or object_names(step)) and is_known:
         problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
     return Placement(kind, backend, settings, options, tuple(left))
@@ -248,7 +249,7 @@ def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> I
         cure = "set 'data_dir' to a folder that both see"
         if backend.in_containers:
             cure += ", and 'data_volume' to its volume"
-        yield f"has a catalog, but executor {kind!r} does not see the files of the workers; {cure}"
+        yield f"has a catalog or an object, but executor {kind!r} does not see the files of the workers; {cure}"
     if settings.data_volume and not backend.in_containers:
         yield f"has 'data_volume', but executor {kind!r} has no volumes; mount it on the hosts and remove this setting"
     elif settings.data_volume and not settings.data_dir:

@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_launch.pipelines import parameters
+from airflow_provider_launch.pipelines.ids import folder_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,10 @@ class Scope:
     folders: tuple[str, ...] = ()
     """Catalog folders of the elements of such maps."""
     parallelism: int | None = None
+
+    def folders_of(self, map_index: int) -> list[str]:
+        """Return the catalog folders of a task, outermost map first."""
+        return [*self.folders, *([f"{folder_of(self.fan_out)}/{map_index}"] if self.group else [])]
 
 
 def known_parameters(

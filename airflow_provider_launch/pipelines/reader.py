@@ -26,9 +26,11 @@ from airflow_provider_launch.pipelines.model import (
     SuccessStep,
     TaskStep,
 )
+from airflow_provider_launch.pipelines.objects import FOLDER
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
 COMMAND_TYPES = ("python", "shell", "notebook", "app")
+RETURN_KINDS = ("json", "metric", "object")
 STEP_TYPES = ("task", "stub", "as-is", "success", "fail", "parallel", "map", "dag", "conditional")
 _GONE_COMMANDS = {
     "python-lambda": "write a function in a module",
@@ -124,7 +126,7 @@ def _read(
 
 
 def _additions(document: Document) -> list[str]:
-    """Return top-level keys of a file that are no fields: parts that are used elsewhere, and `x-...`."""
+    """Return top-level keys of a file besides fields: parts that are used elsewhere, and `x-...`."""
     shared = {str(key) for path in document.shared for key in path[:1]}
     return [*shared, *(str(key) for key in document.data if str(key).startswith("x-"))]
 
@@ -257,7 +259,7 @@ class _Reader:
             component=component,
             args=args,
             template=is_template,
-            returns=self._returns(fields),
+            returns=self._returns(fields, kind),
             secrets=self._secrets(fields),
             catalog=self._catalog(fields, path, shown),
             executor=executor,
@@ -352,7 +354,7 @@ class _Reader:
 
     # ---- parts of a task -------------------------------------------------------------------------------------
 
-    def _returns(self, fields: Fields) -> tuple[Return, ...] | None:
+    def _returns(self, fields: Fields, command_type: str) -> tuple[Return, ...] | None:
         given = fields.any("returns")
         if given is None:
             return None
@@ -367,9 +369,12 @@ class _Reader:
                 fields.wrong("returns", f"{item!r} must be a name, or a mapping of 'name' and 'kind'")
                 continue
             name, kind = entry["name"], str(entry.get("kind", "json"))
-            if kind not in ("json", "metric"):
-                cure = "put a file into the catalog" if kind == "object" else closest(kind, ("json", "metric"))
-                fields.wrong("returns", f"kind {kind!r} of {name!r} is unknown; {cure}")
+            if kind not in RETURN_KINDS:
+                fields.wrong("returns", f"kind {kind!r} of {name!r} is unknown; {closest(kind, RETURN_KINDS)}")
+            if kind == "object" and command_type not in ("python", "notebook"):
+                fields.wrong("returns", f"{name!r} is an object, which only a function or a notebook can return")
+            if kind == "object" and not (name.isidentifier() and name.isascii()):
+                fields.wrong("returns", f"{name!r} is an object, whose name must be a Python name")
             if name in found:
                 fields.wrong("returns", f"{name!r} is returned twice")
             found[name] = Return(name, kind)
@@ -447,6 +452,8 @@ def _parameters(document: Document, path: KeyPath, problems: list[Problem]) -> d
 
 def _outside(pattern: str) -> str:
     path = PurePosixPath(pattern)
+    if FOLDER in path.parts:
+        return "is the folder of objects"
     if path.is_absolute() or pattern.startswith("~"):
         return "starts outside"
     return "leads outside" if ".." in path.parts else ""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.attempt import Attempt
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+    from airflow_provider_launch.pipelines.objects import Objects
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
@@ -109,10 +110,12 @@ class StepOperator(LaunchAppOperator):
             self._check_connection()
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
-            folder = attempt.prepare_files()
+            objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
+            folder = attempt.prepare_files(objects.files)
             with final_errors():
                 inputs = Inputs(
-                    parameters=known.values,
+                    parameters=objects.values,
+                    objects=tuple(objects.names),
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
@@ -174,6 +177,14 @@ class StepOperator(LaunchAppOperator):
         settings = dataclasses.replace(place.settings, env=env, **self.render_template(texts, context))
         return step, dataclasses.replace(place, settings=settings, options=cfg)
 
+    def _readable_objects(self, step: TaskStep, place: Placement, values: Mapping[str, Any], map_index: int) -> Objects:
+        from airflow_provider_launch.pipelines.objects import Objects, readable
+
+        sees_files = place.backend is None or place.backend.shares_files or bool(place.settings.data_dir)
+        if step.command_type not in ("python", "notebook") or not sees_files:
+            return Objects(values)
+        return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
+
     def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
         from airflow_provider_launch.operators._sources import texts_in
@@ -217,6 +228,15 @@ class StepOperator(LaunchAppOperator):
             found["LAUNCH_MAP_INDEX"] = str(ti.map_index)
         return found
 
+    def _keep_references(self, returned: dict[str, Any], result: Any, map_index: int) -> None:
+        """Set the values that stand for objects, which a program must not choose."""
+        from airflow_provider_launch.pipelines.objects import object_names, reference
+
+        scope = (self.scope.folders_of(map_index) or [""])[-1]
+        for name in object_names(self.step):
+            if isinstance(result, Mapping) and name in result:
+                returned[name] = reference(self.task_id, name, scope)
+
     # ---- after -----------------------------------------------------------------------------------------------
 
     def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -238,6 +258,7 @@ class StepOperator(LaunchAppOperator):
             with final_errors():
                 returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
             attempt.store_files()
+            self._keep_references(returned, value["result"], context["ti"].map_index)
             if returned:
                 self.log.info("returned %s", ", ".join(returned))
             known.set(returned, self.order)

@@ -80,7 +80,7 @@ def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, wrong, exp
 
 
 def test_a_wrong_file_fails_tests_of_dags(module):
-    """Tests of a DAGs folder look at `import_errors` of a DagBag."""
+    """Tests of a DAGs folder check `import_errors` of a DagBag."""
     from airflow.dag_processing.dagbag import DagBag
 
     bag = DagBag(dag_folder=str(module(WRONG["typo"][0])))
@@ -130,7 +130,7 @@ def test_the_start_of_a_task_reads_the_file_of_its_dag(write, tmp_path, monkeypa
     dags = load_pipelines("files", namespace)
 
     assert dag_id in [dag.dag_id for dag in dags]
-    # Those whose name a first look at the lines does not show are read, too.
+    # Files whose lines do not show the name are read, too.
     assert {*opened} - {"c.yaml", "d.yaml", "e.yaml"} <= {"stem.yaml", "a.yaml", "b.yaml"}
     assert len(opened) <= 4
 

@@ -170,7 +170,7 @@ def test_a_notebook_that_fails_leaves_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("'verified'", "ignored the returned str, because the step has no 'returns'"),
         ("{'model': object()}", "ignored the returned values, which are not JSON"),
@@ -178,7 +178,7 @@ def test_a_notebook_that_fails_leaves_no_folder(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_is_not_declared_does_not_fail_a_function(
-    folders: tuple[Path, Path], value: str, said: str
+    folders: tuple[Path, Path], value: str, message: str
 ) -> None:
     """Its work is done. runnable lets users leave `returns` out."""
     code, _ = folders
@@ -187,7 +187,7 @@ def test_a_value_that_is_not_declared_does_not_fail_a_function(
     ran = run(code, "function", "mine.step")
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert said in ran.stdout
+    assert message in ran.stdout
     assert not (code.parent / "result").exists()
 
 

@@ -61,8 +61,24 @@ CASES = {
         {5: "becomes the task id 'a__ok'"},
     ),
     "object": (
-        "a: {type: task, command: m.f, returns: [{name: df, kind: object}], next: success}",
-        {4: "kind 'object' of 'df' is unknown; put a file into the catalog"},
+        "a: {type: task, command_type: shell, command: x, returns: [{name: df, kind: object}], next: success}",
+        {4: "'df' is an object, which only a function or a notebook can return"},
+    ),
+    "kind of a value": (
+        "a: {type: task, command: m.f, returns: [{name: df, kind: objekt}], next: success}",
+        {4: "kind 'objekt' of 'df' is unknown; did you mean 'object'?"},
+    ),
+    "name of an object": (
+        "a: {type: task, command: m.f, returns: [{name: ../df, kind: object}], next: success}",
+        {4: "'../df' is an object, whose name must be a Python name"},
+    ),
+    "object out of sight": (
+        "a: {type: task, command: m.f, executor: {type: kubernetes, config: {image: i}}, returns: [{name: df, kind: object}], next: success}",
+        {4: "set 'data_dir' to a folder that both see"},
+    ),
+    "folder of objects": (
+        "a: {type: task, command: m.f, catalog: {put: .launch-objects/b/df.pickle}, next: success}",
+        {4: "is the folder of objects"},
     ),
     "catalog leads outside": (
         "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",
@@ -198,7 +214,7 @@ parameters: {p: 1}""",
         "a: {type: task, command: m.f, next: success}\nparameters: {b: [1, {c: !!binary aGVsbG8=}]}",
         {5: "'b' is or contains bytes, which"},
     ),
-    "shell that is no template": (
+    "shell that Jinja cannot read": (
         "a: {type: task, command_type: shell, command: 'echo ${#A}', next: success}",
         {4: "is not a valid template: Missing end of comment tag; add 'template: false' if it uses none"},
     ),
@@ -381,7 +397,7 @@ def test_parameters_of_an_included_file_count(write):
 
 
 def test_sections_of_an_included_file_that_would_be_ignored_are_refused(write):
-    """Its steps would run on another executor than it says."""
+    """Its steps would run on another executor than the one in the file."""
     path = write("executor: local-container\ncatalog: x\nbogus: 1\n" + SUB.lstrip(), "sub.yaml")
 
     found = validate(write(INCLUDING))
