@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,9 +69,9 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=(*inputs.objects, *objects))
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
-        return _given_app(step, environment, inputs, code_folder(model, settings)), dict(place.options)
+        return _given_app(step, environment, inputs, code_folder(model, settings, step)), dict(place.options)
     program, args = _program(step, place)
-    folder = code_folder(model, settings)
+    folder = code_folder(model, settings, step)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
     mounts: list[Mount] = [parse_mount(text) for text in settings.mounts]
@@ -130,9 +132,36 @@ def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
     return declared
 
 
-def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:
-    """Return the folder on the worker in which tasks start and from which functions are imported."""
-    return (model.folder / settings.code_dir).resolve() if settings.code_dir else model.folder
+def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep) -> Path:
+    """Return the folder on the worker in which a task starts and from which functions are imported.
+
+    By default that of the file, or the nearest folder above it that has the module or the notebook of the step, up to
+    the root of the project: there paths of magnus and runnable start.
+    """
+    if settings.code_dir:
+        return (model.folder / settings.code_dir).resolve()
+    if step.command_type not in {"python", "notebook"} or _has_code(model.folder, step):
+        return model.folder
+    around = [model.folder, *model.folder.parents]
+    root = next((folder for folder in around if any((folder / mark).exists() for mark in _ROOT_MARKS)), None)
+    inside = around[1 : around.index(root) + 1] if root is not None else []
+    return next((folder for folder in inside if _is_ours(folder) and _has_code(folder, step)), model.folder)
+
+
+_ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
+
+
+def _has_code(folder: Path, step: TaskStep) -> bool:
+    if step.command_type == "notebook":
+        return (folder / step.command).is_file()
+    module = step.command.partition(".")[0]
+    return (folder / f"{module}.py").is_file() or (folder / module).is_dir()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether no other user can put a module into a folder; `/tmp` may be above that of a file."""
+    found = folder.stat()
+    return found.st_uid in {0, os.geteuid()} and not found.st_mode & stat.S_IWOTH
 
 
 def _app_name(step: TaskStep) -> str:
@@ -193,7 +222,7 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
     found |= inputs.run
     found["LAUNCH_STEP"] = step.name
     if place.backend is None or not place.backend.in_containers:
-        found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings))
+        found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings, step))
     elif place.settings.code_dir:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
     # The file overrides our variables, and secrets override the file.

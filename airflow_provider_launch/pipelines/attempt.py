@@ -180,7 +180,7 @@ class Attempt:
     def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
         """Record what will be launched."""
         settings = self._place.settings
-        folder = code_folder(self._op.model, settings)
+        folder = code_folder(self._op.model, settings, self._op.step)
         found = [
             git_identity(folder),
             *image_identities(app),

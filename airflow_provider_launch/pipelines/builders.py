@@ -42,8 +42,8 @@ class Step:
     Args:
         name: of the step.
         next: the step that follows, or its name.
-        on_failure: the step that follows a failure, its name, or a list of steps. After a list the pipeline fails,
-            unless the last step of the list leads elsewhere.
+        on_failure: the step that follows a failure, its name, or a list of steps, also as a pipeline. After a list the
+            pipeline fails, unless the last step of the list leads elsewhere.
         fields: the fields of the step, as in a file.
     """
 
@@ -54,7 +54,7 @@ class Step:
         name: str,
         *,
         next: Step | str | None = None,  # noqa: A002 - its name in files
-        on_failure: Step | str | Sequence[Step] | None = None,
+        on_failure: Step | str | Sequence[Step] | Pipeline | None = None,
         **fields: Any,
     ) -> None:
         self.name = name
@@ -336,7 +336,7 @@ def _add(steps: list[Step], last: str, found: dict[str, Any], problems: list[Pro
             continue
         following = steps[at + 1].name if at + 1 < len(steps) else last
         document["next"] = _name(step.next) if step.next is not None else following
-        handler = step.on_failure
+        handler = step.on_failure.steps if isinstance(step.on_failure, Pipeline) else step.on_failure
         if isinstance(handler, (str, Step)):
             document["on_failure"] = _name(handler)
         elif handler:

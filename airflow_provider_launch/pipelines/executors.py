@@ -80,7 +80,9 @@ class ExecutorSettings:
     """Options of the shell: `-eu` stops a command at its first error."""
     code_dir: str = ""
     """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
-    absolute path. Default: the folder of the file, or the working directory of the image."""
+    absolute path. Default: the folder of the file, or the nearest folder above it in its project (marked by `.git`,
+    `pyproject.toml` or `setup.py`) that has the module or notebook of the step; in containers the working directory of
+    the image."""
     mounts: Sequence[str] = ()
     """Folders in the containers: `/path/of/host:/path`, or `volume:/path`; `:ro` at the end makes one read-only."""
     data_dir: str = ""
