@@ -68,7 +68,8 @@ def readable(values: Mapping[str, Any], tasks: Mapping[str, Any], scopes: Iterab
         tasks: the tasks of the DAG by id.
         scopes: folders of the enclosing maps of the task, outermost first.
     """
-    names, files = [], []
+    names: list[str] = []
+    files: list[str] = []
     found = dict(values)
     for name, value in values.items():
         own: list[str] = []
