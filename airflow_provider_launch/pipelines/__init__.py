@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Stub,
         Success,
         Task,
+        metric,
+        pickled,
     )
     from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines
     from airflow_provider_launch.pipelines.problems import PipelineError, Problem
@@ -43,10 +45,24 @@ __all__ = [
     "dag_from_file",
     "load",
     "load_pipelines",
+    "metric",
+    "pickled",
     "validate",
 ]
 
-_BUILDERS = ("Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Stub", "Success", "Task")
+_BUILDERS = (
+    "Conditional",
+    "Dag",
+    "Fail",
+    "Map",
+    "Parallel",
+    "Pipeline",
+    "Stub",
+    "Success",
+    "Task",
+    "metric",
+    "pickled",
+)
 _HOME = {
     **dict.fromkeys(_BUILDERS, "builders"),
     "PipelineError": "problems",

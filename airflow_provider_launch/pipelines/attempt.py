@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_launch.operators._record import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
@@ -26,6 +27,7 @@ from airflow_provider_launch.pipelines.identities import (
     with_digests,
 )
 from airflow_provider_launch.pipelines.ids import folder_of
+from airflow_provider_launch.pipelines.objects import file_of, object_names
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
@@ -77,10 +79,14 @@ class Attempt:
 
     # ---- files -----------------------------------------------------------------------------------------------
 
-    def prepare_files(self) -> Path | None:
-        """Return the folder of the task with its input files; None if the task has no catalog."""
+    def prepare_files(self, objects: Sequence[str] = ()) -> Path | None:
+        """Return the folder of the task with its input files; None if the task has no catalog and no objects.
+
+        Args:
+            objects: files of the objects that the task may read.
+        """
         step = self._op.step
-        if not step.catalog:
+        if not step.catalog and not objects and not object_names(step):
             return None
         again = self._folder_in_use()
         if again is not None:
@@ -97,7 +103,7 @@ class Attempt:
             folder.chmod(0o777)
         self.record.data_dir = str(folder)
         self.save()
-        self._items += self._catalog().get(step.catalog.get, folder)
+        self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
 
@@ -108,7 +114,9 @@ class Attempt:
             self._put(is_strict=True)
 
     def _put(self, *, is_strict: bool) -> None:
-        items = self._catalog().put(self._op.step.catalog.put, Path(self.record.data_dir), is_strict=is_strict)
+        step = self._op.step
+        objects = [file_of(self._ti.task_id, name) for name in object_names(step)]
+        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=objects)
         self._items += items
         for item in items:
             self._op.log.info("stored %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
@@ -116,15 +124,32 @@ class Attempt:
     def _catalog(self) -> RunCatalog:
         from airflow.sdk import ObjectStoragePath
 
-        model, scope = self._op.model, self._op.scope
-        where = model.catalog or f"file://{LAUNCH_HOME('catalog')}"
+        model = self._op.model
+        where = self._op.render_template(model.catalog, self._context) or f"file://{LAUNCH_HOME('catalog')}"
         if "://" not in where:
             where = f"file://{(model.folder / where).resolve()}"
         base = ObjectStoragePath(where, conn_id=model.catalog_conn_id or None)
-        scopes = list(scope.folders)
-        if scope.group:
-            scopes.append(f"{folder_of(scope.fan_out)}/{self._ti.map_index}")
-        return RunCatalog(base, self._ti.dag_id, self._ti.run_id, scopes)
+        return RunCatalog(
+            base, self._ti.dag_id, self._ti.run_id, self._ti.task_id, self._op.scope.folders_of(self._ti.map_index),
+            self._earlier(),
+        )  # fmt: skip
+
+    def _earlier(self) -> dict[str, Earlier]:
+        """Return the tasks before this one that store files."""
+        tasks = self._op.dag.task_dict
+        found: dict[str, Earlier] = {}
+        for task_id in self._op.get_flat_relative_ids(upstream=True):
+            task = tasks[task_id]
+            step = getattr(task, "step", None)
+            if step is None or not (step.catalog or object_names(step)):
+                continue
+            fan_out = task.scope.fan_out
+            count = cache(partial(self._element_count, fan_out))
+            found[task_id] = Earlier(task.order, folder_of(fan_out), count) if fan_out else Earlier(task.order)
+        return found
+
+    def _element_count(self, fan_out: str) -> int:
+        return len(self._ti.xcom_pull(task_ids=fan_out, map_indexes=-1) or ())
 
     def _base(self) -> Path:
         given = self._place.settings.data_dir
@@ -155,7 +180,7 @@ class Attempt:
     def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
         """Record what will be launched."""
         settings = self._place.settings
-        folder = code_folder(self._op.model, settings)
+        folder = code_folder(self._op.model, settings, self._op.step)
         found = [
             git_identity(folder),
             *image_identities(app),

@@ -36,6 +36,8 @@ PROMISED = {
         "Task",
         "dag_from_file",
         "load_pipelines",
+        "metric",
+        "pickled",
         "validate",
     ],
     "pipelines.plugin": ["BaseExecutor", "Node"],
