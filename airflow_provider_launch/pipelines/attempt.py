@@ -18,6 +18,7 @@ from airflow_provider_launch.operators._record import Memory, NextStep, next_ste
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
+from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
     dag_identity,
@@ -146,7 +147,10 @@ class Attempt:
             fan_out = task.scope.fan_out
             count = cache(partial(self._element_count, fan_out))
             found[task_id] = Earlier(task.order, folder_of(fan_out), count) if fan_out else Earlier(task.order)
-        return found
+        # A task that ran before Clear and is skipped now still has its old files.
+        plain = [task_id for task_id in found if not tasks[task_id].scope.group]
+        old = skipped(self._ti, plain, -1)
+        return {task_id: one for task_id, one in found.items() if task_id not in old}
 
     def _element_count(self, fan_out: str) -> int:
         return len(self._ti.xcom_pull(task_ids=fan_out, map_indexes=-1) or ())

@@ -59,6 +59,9 @@ def known_parameters(
 ) -> tuple[parameters.Known, dict[str, Any]]:
     """Return the parameters that a task sees, and the elements of the enclosing maps."""
     ti = context["ti"]
+    if len(sources) > 1:
+        # Where paths join. A task that ran before Clear and is skipped now still has its old values.
+        sources = _of_taken_paths(ti, sources, scope)
     found = passed_on(ti, sources, scope)
     known = parameters.merged(dict(context["params"]), [])
     elements: dict[str, Any] = {}
@@ -72,6 +75,32 @@ def known_parameters(
     for one in found:
         known.add(one)
     return known, elements
+
+
+def skipped(ti: Any, task_ids: Sequence[str], map_index: int) -> set[str]:
+    """Return which tasks of this run were not started, because the run took another path."""
+    if not task_ids:
+        return set()
+    found = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id], map_index=map_index)
+    states = {name: state for run in found.values() for name, state in run.items()}
+    suffix = f"_{map_index}" if map_index >= 0 else ""
+    return {task_id for task_id in task_ids if states.get(f"{task_id}{suffix}") in ("skipped", *_NEVER_RAN)}
+
+
+def _of_taken_paths(ti: Any, sources: Sequence[Source], scope: Scope) -> list[Source]:
+    """Return the sources that ran, and instead of each other one those before it."""
+    found: list[Source] = []
+    waiting, seen = list(sources), set(sources)
+    while waiting:
+        inside = [source.task_id for source in waiting if source.scope and source.scope == scope.group]
+        outside = [source.task_id for source in waiting if source.task_id not in inside]
+        old = {*skipped(ti, inside, ti.map_index), *skipped(ti, outside, -1)}
+        found += [source for source in waiting if source.task_id not in old]
+        tasks = [ti.task.dag.task_dict.get(source.task_id) for source in waiting if source.task_id in old]
+        earlier = dict.fromkeys(source for task in tasks for source in getattr(task, "sources", ()))
+        waiting = [source for source in earlier if source not in seen]
+        seen.update(waiting)
+    return found
 
 
 def passed_on(ti: Any, sources: Sequence[Source], scope: Scope) -> list[parameters.Known]:

@@ -19,6 +19,8 @@ class Run:
         self.dag = dag
         self.xcoms: dict[tuple[str, str, int], Any] = {}
         self.requests = 0
+        self.states: dict[str, str] = {}
+        self.dag_id = self.run_id = "x"
         self.task: Any = None
         self.map_index = -1
         self.params: dict[str, Any] = {name: dag.params[name] for name in dag.params}
@@ -44,6 +46,9 @@ class Run:
         if value is not None:
             self.xcom_push("return_value", value)
         return self.xcoms[task_id, "parameters", -1]["returned"]
+
+    def get_task_states(self, task_ids: list[str], **_: Any) -> dict[str, dict[str, str]]:
+        return {self.run_id: {name: self.states.get(name, "success") for name in task_ids}}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[self.task.task_id, key, self.map_index] = value
@@ -155,6 +160,33 @@ def test_a_map_that_was_marked_as_a_success_hides_no_value(run):
     ran.done("first", known=1)
 
     assert ran.values("after") == {"xs": ["a", "b", "c"], "known": 1}
+
+
+JOIN = """
+    dag:
+      start_at: first
+      steps:
+        first: {type: task, command_type: shell, command: "true", next: report}
+        report: {type: task, command_type: shell, command: "true", next: show, on_failure: apologise}
+        apologise: {type: task, command_type: shell, command: "true", next: again}
+        again: {type: task, command_type: shell, command: "true", next: show}
+        show: {type: task, command_type: shell, command: "true", next: success}
+    """
+
+
+def test_values_of_a_path_that_was_left_after_clear_do_not_count(run):
+    """The handler ran, then the failed task was cleared and succeeded: the handler is skipped, its XCom is still there."""
+    ran = run(JOIN)
+    ran.done("first", text="first", kept=1)
+    ran.done("apologise", text="sorry")
+    ran.done("again")
+    ran.states["report"] = "failed"
+    assert ran.values("show") == {"text": "sorry", "kept": 1}
+
+    ran.done("report", text="report")
+    ran.states |= {"report": "success", "apologise": "skipped", "again": "skipped"}
+
+    assert ran.values("show") == {"text": "report", "kept": 1}
 
 
 @pytest.mark.parametrize("reducer", ["min", "max", "sum"])
