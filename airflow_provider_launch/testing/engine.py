@@ -59,6 +59,13 @@ class Engine:
         """
         return None
 
+    def inflated(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
+        """Write into the record of an ended app that each of its roles has a billion replicas, and restore it.
+
+        None: the record cannot be changed.
+        """
+        return None
+
     def forged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
         """Create, and then remove, an invalid object with the id of an app that was never launched.
 

@@ -67,6 +67,9 @@ class SlurmEngine(Engine):
     def damaged(self, app_id: str) -> AbstractContextManager[None]:
         return app_folders.damaged(self.root, app_id)
 
+    def inflated(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.inflated(self.root, app_id)
+
     def forged(self, app_id: str) -> AbstractContextManager[None]:
         return app_folders.forged(self.root, app_id, "app.json", "id", "claim", "alive")
 

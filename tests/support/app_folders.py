@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,18 @@ def damaged(root: Path, app_id: str) -> Iterator[None]:
     record = root / "apps" / app_id / "app.json"
     text = record.read_bytes()
     record.write_text('[{"request": 1}]')
+    try:
+        yield
+    finally:
+        record.write_bytes(text)
+
+
+@contextlib.contextmanager
+def inflated(root: Path, app_id: str) -> Iterator[None]:
+    """Let the record of the app name a billion replicas."""
+    record = root / "apps" / app_id / "app.json"
+    text = record.read_bytes()
+    record.write_bytes(re.sub(rb'("num_replicas": ?)[0-9]+', rb"\g<1>1000000000", text))
     try:
         yield
     finally:

@@ -9,6 +9,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_provider_launch.util.untrusted import one_line
+
 _BY_SIGNAL = range(129, 193)
 """Exit codes with which shells and container runtimes report a signal."""
 
@@ -57,7 +59,11 @@ class ReplicaEnd:
 
 
 def ending_text(end: ReplicaEnd) -> str:
-    """Return how it ended, as the text after `failed: ` in the message of an app."""
+    """Return how it ended, as the text after `failed: ` in the message of an app: one line of limited length."""
+    return one_line(_ending_text(end))
+
+
+def _ending_text(end: ReplicaEnd) -> str:
     if end.beside:
         return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
     code = "" if end.exit_code is None else f", exit code {end.exit_code}"

@@ -41,9 +41,11 @@ from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_of
@@ -52,6 +54,8 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 log = logging.getLogger(__name__)
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""Errors that unexpected values in a job or record cause."""
 
 _ATTEMPTS_S = 90.0
 """Maximum age of the list of attempts if many logs are followed; followers poll the states more often."""
@@ -187,16 +191,28 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one account
         with self._catalog.mutex:
             ids, damaged = self._catalog.every()
-            found = self.describe_many(ids)
             rows = [ListAppResponse(app_id, AppState.UNKNOWN) for app_id in damaged]
-            for app_id, response in found.items():
-                known = self._catalog.get(app_id)
-                if response is not None and known is not None:
-                    app = known.request.app_def
-                    created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
-                    owner = owner_of(app.metadata)
-                    rows.append(ListAppResponse(app_id, response.state, name=app.name, owner=owner, created_at=created))
+            for app_id, known in (self._catalog.refresh(ids) if ids else {}).items():
+                app = known.request.app_def
+                created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
+                owner = owner_of(app.metadata)
+                state = self._listed_state(known)
+                rows.append(ListAppResponse(app_id, state, name=app.name, owner=owner, created_at=created))
         return rows
+
+    def _listed_state(self, known: Known) -> AppState:
+        """Return the state of an app; UNKNOWN if only this app cannot be described, so that the others are listed."""
+        try:
+            return self._described(known).state
+        except SchedulerUnavailableError as error:
+            if not isinstance(error, AppUnavailableError):
+                raise
+            cause: Exception = error
+        except (LaunchError, *_UNREADABLE) as error:
+            # For example, the user may not end this job.
+            cause = error
+        log.warning("app %s is listed as UNKNOWN: %s: %s", known.app_id, type(cause).__name__, cause)
+        return AppState.UNKNOWN
 
     def exists(self, app_id: str) -> bool:
         """Return whether the app exists; its state is not decided."""

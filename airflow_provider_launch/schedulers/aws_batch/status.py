@@ -17,6 +17,7 @@ from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 CANCELLED = f"{OURS}cancelled"
 """Reason for ending a job; the reason is the only field of a job that can be written after its submission."""
@@ -100,7 +101,8 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     named = _CULPRIT.match(reason)
     if outside := stopped_outside(job):
         return Decision(AppState.FAILED, f"stopped from outside ({outside})", replicas=replicas)
-    culprit = int(named[1]) if named else _first_failed(replicas)
+    culprit = _named(named[1], len(replicas)) if named else None
+    culprit = _first_failed(replicas) if culprit is None else culprit
     if culprit is None:
         text = reason or "AWS Batch gives no reason"
         return Decision(AppState.FAILED, f"the job failed: {text}", replicas=replicas)
@@ -112,6 +114,14 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
             return Decision(AppState.CANCELLED, replicas=replicas)
         found.state, found.action = AppState.RUNNING, Action.RESUBMIT
     return found
+
+
+def _named(number: str, count: int) -> int | None:
+    """Return the number of the replica that a reason names; None: there is no such replica, another user wrote it."""
+    try:
+        return parse_int(number, high=count - 1)
+    except UntrustedError:
+        return None
 
 
 def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replica]) -> Decision:

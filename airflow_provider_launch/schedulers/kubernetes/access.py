@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
+from airflow_provider_launch.specs.secrets import masked_text
 from airflow_provider_launch.util.http_answer import HttpTarget
 from airflow_provider_launch.util.whole_answers import limit_pools
 
@@ -121,7 +122,7 @@ class Access:
         namespace = _load(connection, config, self._configuration, is_inside=is_inside)
         host = self._configuration.host.rstrip("/")
         if parse_url(host).scheme not in {"http", "https"}:
-            raise ValueError(f"the server {host!r} of the cluster is not a valid https:// address")
+            raise ValueError(f"the server {masked_text(host)!r} of the cluster is not a valid https:// address")
         self.pool = client.ApiClient(self._configuration).rest_client.pool_manager
         return namespace
 
@@ -164,8 +165,8 @@ class Access:
             settings: list[Any] = [*self._configuration.auth_settings().values()]
         except self._unreadable as error:
             raise SchedulerRejectedError(
-                f"the credentials for the Kubernetes API at {self.url} cannot be renewed ({type(error).__name__}); "
-                f"check that their file or program exists"
+                f"the credentials for the Kubernetes API at {masked_text(self.url)} cannot be renewed "
+                f"({type(error).__name__}); check that their file or program exists"
             ) from error
         return {
             found["key"]: _header(found["key"], found["value"])

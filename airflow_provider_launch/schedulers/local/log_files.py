@@ -11,9 +11,9 @@ from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.util.untrusted import UntrustedError
 
 LONGEST_REPLY = 64 * 1024
+_EXIT_PARTS = 100
 
 
 def read_chunk(
@@ -65,38 +65,43 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
     if attempt >= len(attempts):
         return ""
     at = attempts[attempt]
-    document = layout.read_json(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit")
+    path = f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit"
     try:
-        return ending_of(document) if document else ""
+        document = layout.read_small_json(path, _EXIT_PARTS)
+        is_sound = document and isinstance(document["code"], (int, type(None)))
+        return ending_of(document) if is_sound else ""
     except (LookupError, TypeError, ValueError, AttributeError):
         return ""  # its program has replaced the file of the shim
 
 
-def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:
-    """Return the text that the last attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`."""
+# The state has the last attempt, because a listing of its directory, in which its program may have put any number of
+# files, would cost time for each replica.
+
+
+def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str | None:
+    """Return the text that an attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`.
+
+    Args:
+        app_dir: directory of the app.
+        role_dir: directory name of the role.
+        k: the replica.
+        at: its attempt, as attempt of the app and of the replica.
+    """
     try:
-        attempts = layout.attempts_of(app_dir, role_dir, k)
-        if not attempts:
-            return None
-        path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/error.json"
-        with open_regular(path) as file:
+        with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/error.json") as file:
             return file.read(LONGEST_REPLY).decode("utf-8", "replace") or None
-    except (OSError, UntrustedError):
+    except OSError:
         return None
 
 
-def read_result(app_dir: str, role_dir: str, k: int) -> JsonValue:
-    """Return the result of a replica of the first role from its last attempt; None: it wrote none.
+def read_result(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> JsonValue:
+    """Return the result of a replica of the first role from its attempt `at`, as in `read_reply`; None: it wrote none.
 
     Raises:
         InvalidAppError: it is larger than 4 KB, not valid JSON, or not a regular file.
     """
-    attempts = layout.attempts_of(app_dir, role_dir, k)
-    if not attempts:
-        return None
-    path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/result"
     try:
-        with open_regular(path) as file:
+        with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/result") as file:
             data = file.read(RESULT_LIMIT_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
