@@ -127,7 +127,7 @@ class LogReader:
         self._from_now = from_now
         self._own_thread = own_thread
         self.can_stream = has_own(scheduler, "stream_log")
-        self._gate = gate_of(scheduler)
+        self._gate = gate_of(scheduler).of_app()
         self._shows_unfinished = has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has new lines or has ended, on another thread."""

@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.docker import log_reader
 from airflow_provider_launch.schedulers.docker.log_frames import Frame, FrameParser, frames_in
 from airflow_provider_launch.schedulers.docker.log_reader import LogReader
 from airflow_provider_launch.specs import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError
 from tests.support.repeats import often
 
 NS = 1_000_000_000
@@ -403,5 +404,5 @@ def test_a_read_error_of_the_engine_is_reported_with_its_message():
 
     assert [line.text for line in chunk.lines] == ["one\n"]
     assert not chunk.at_end
-    with pytest.raises(SchedulerUnavailableError, match=r"was cut off: Error grabbing logs: invalid character 'x'$"):
+    with pytest.raises(AppUnavailableError, match=r"was cut off: Error grabbing logs: invalid character 'x'$"):
         reader.read("c", chunk.cursor, complete=True)

@@ -32,6 +32,10 @@ Frame = tuple[str, int, bytes]
 line feed. A plain tuple, because creating a named one takes as long as all other work on a frame."""
 
 
+class LogFileError(OSError):
+    """The engine cannot read the log of one container, for example because a full disk has damaged its file."""
+
+
 class FrameParser:
     """Parses a response into frames; a frame of more than a megabyte is split into several."""
 
@@ -49,7 +53,7 @@ class FrameParser:
         """Yield the frames that these bytes complete; the iterator must be exhausted.
 
         Raises:
-            OSError: the engine reports a read error.
+            LogFileError: the engine cannot read the log.
         """
         self._parts.append(chunk)
         self._size += len(chunk)
@@ -80,7 +84,7 @@ class FrameParser:
             base = seconds.get(second)
             if base is None:
                 if data[at] == _SYSTEM_ERROR:
-                    raise OSError(data[at + _HEADER : end][:1000].decode("utf-8", "replace").strip())
+                    raise LogFileError(data[at + _HEADER : end][:1000].decode("utf-8", "replace").strip())
                 if len(seconds) > 1000:  # noqa: PLR2004 - a cache, of any size
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
@@ -99,7 +103,7 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
     """Return the frames of a response; an unfinished frame at its end is dropped.
 
     Raises:
-        OSError: the engine reports a read error.
+        LogFileError: the engine cannot read the log.
     """
     parser = FrameParser()
     for chunk in chunks:

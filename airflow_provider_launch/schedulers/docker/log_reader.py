@@ -17,6 +17,7 @@ from airflow_provider_launch.schedulers.docker.log_frames import (
     MARGIN_NS,
     Frame,
     LineReader,
+    LogFileError,
     frames_in,
 )
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
@@ -231,8 +232,9 @@ def _next_frames(answer: _Answer, number: int) -> list[Frame]:
 
 
 def _cut_off(what: str, error: Exception) -> SchedulerUnavailableError:
-    # Only errors of the transport are an outage; a damaged frame comes from the container or its log driver.
-    kind = SchedulerUnavailableError if isinstance(error, OSError) else AppUnavailableError
+    # Only errors of the transport are an outage; others come from the container, its log file or its log driver.
+    is_outage = isinstance(error, OSError) and not isinstance(error, LogFileError)
+    kind = SchedulerUnavailableError if is_outage else AppUnavailableError
     return kind(f"{what} was cut off: {error}")
 
 

@@ -56,8 +56,8 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 4
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _BUSY_RETRY_S = 8.0
 """Seconds for which a request is repeated while the server is too busy."""
-_WEBHOOK_RETRY_S = 1.0
-"""Seconds for which a request is repeated that only a webhook fails: other apps must not wait for it."""
+_ONE_APP_RETRY_S = 1.0
+"""Seconds for which a request is repeated that only a webhook or a node fails: other apps must not wait for it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
@@ -297,8 +297,9 @@ class Cluster:
                 continue
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
-            is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
-            limit_s = _WEBHOOK_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
+            # The API server reads logs from the kubelet of the pod's node, which may be down.
+            is_of_one = code == _SERVER_ERROR and (path.endswith("/log") or ("webhook" in text and method != "GET"))
+            limit_s = _ONE_APP_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
             if not retry.pause(limit_s, wait_s):
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")

@@ -27,6 +27,11 @@ APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SWEEP_EVERY_S = 3600.0
 _REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
+_OF_HOST = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY,
+})  # fmt: skip
+"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory."""
 
 
 _LATEST = 2.0**40
@@ -291,7 +296,10 @@ class Records:
 
     def is_of_one_app(self, error: OSError) -> bool:
         """Return whether an error is about a file of one app, while the directory of all apps can be read."""
-        if error.errno not in _REPLACED or not str(error.filename).startswith(f"{self.root}/apps/"):
+        name = str(error.filename or "/")
+        # A relative name is below the directory of an app, which was opened before.
+        is_of_app = name.startswith(f"{self.root}/apps/") or not name.startswith("/")
+        if error.errno in _OF_HOST or not is_of_app:
             return False
         return os.access(f"{self.root}/apps", os.R_OK | os.X_OK)
 

@@ -227,9 +227,14 @@ class Store:
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
         if answer.code == commands.GONE:
             raise UnknownAppException(app_id)
-        head, _, data = answer.out.partition(b"files\n")
-        names = head.decode("utf-8", "replace").splitlines()
-        files = {path.partition("/")[2]: file for path, file in self._files(data).items() if file.is_plain}
+        # A program may have put any names into its directory of records.
+        head, _, data = b"\n".join([b"", answer.out]).partition(b"\nfiles\n")
+        names = head.decode("utf-8", "replace").split("\n")
+        try:
+            framed = dict(_framed(data))
+        except ValueError as error:
+            raise AppUnavailableError(damage_text(app_id, f"its logs cannot be read: {error}")) from error
+        files = {path.partition("/")[2]: file for path, file in framed.items() if file.is_plain}
         return "end" in names, parse_attempts(names), files
 
     def probe(self, *, mount: str | None, with_node: bool) -> str:
