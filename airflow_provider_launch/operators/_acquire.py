@@ -11,7 +11,8 @@ from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.folds import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.links.launch import show_request
-from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.operators._attempt import NextStep, Record, next_step
+from airflow_provider_launch.operators._own_app import is_own, own_app_id
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
@@ -78,9 +79,9 @@ class AppAcquirer:
         retries = int(self._op.retries or 0)
         step = next_step(record, clear_number, max_tries, retries)
         digest = spec_hash(self._app, cfg)
-        if record is not None and step is NextStep.REPLACE and self._is_here(record, step):
+        if record is not None and step is NextStep.REPLACE and self._may_use(record, step, context):
             self._cancel_replaced(record)
-        if record is not None and step is NextStep.RESUME and self._is_here(record, step):
+        if record is not None and step is NextStep.RESUME and self._may_use(record, step, context):
             # If a clear happened since then, it concerned another task of the run.
             record = dataclasses.replace(
                 record, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
@@ -91,7 +92,7 @@ class AppAcquirer:
             if found is not None:
                 return found
         attempt = first if record is None else record.attempt + 1
-        app_id = self._new_app_id(context, attempt)
+        app_id = own_app_id(context, attempt)
         identity = self._hook.options.identity
         fresh = Record(
             attempt, app_id, digest, identity, clear_number, "intent",
@@ -99,16 +100,21 @@ class AppAcquirer:
         )  # fmt: skip
         return self._launch(cfg, fresh), None
 
-    def _new_app_id(self, context: Context, attempt: int) -> str:
-        ti, run = context["ti"], context["dag_run"]
-        return app_id_for(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            run_start=str(run.start_date or ""),
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-            attempt=attempt,
-        )
+    def _may_use(self, record: Record, step: NextStep, context: Context) -> bool:
+        """Return whether the recorded app is on this scheduler and belongs to the task."""
+        if not self._is_here(record, step):
+            return False
+
+        def describe(app_id: str) -> DescribeAppResponse | None:
+            return self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(app_id))
+
+        if is_of_task := is_own(record, context, describe):
+            return True
+        text = f"the record of an earlier try names app {record.app_id!r}, which does not belong to this task"
+        if is_of_task is None or step is NextStep.REPLACE:
+            self._log.warning("%s; it is ignored", text)
+            return False
+        raise LaunchError(f"{text}; clear the task to launch again")
 
     def _is_here(self, record: Record, step: NextStep) -> bool:
         """Return whether the connection still leads to the scheduler of the recorded app."""
@@ -134,7 +140,7 @@ class AppAcquirer:
         if record.value is not None:
             self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
             self.value = record.value
-            return record.handle, None
+            return self._handle_of(record), None
         # From here on a kill cancels this app.
         self._tracker.track(record)
         response = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))
@@ -159,7 +165,7 @@ class AppAcquirer:
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
-        handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+        handle = self._handle_of(record)
         self._op.request = f"adopted from an earlier try: {handle}"
         show_request(self._op, self._ti)
         adopted = dataclasses.replace(record, state="scheduled", handle=handle)
@@ -233,11 +239,15 @@ class AppAcquirer:
             # The id belongs to an earlier try with the same intent, and the DAG has changed since.
             if not was_intended:
                 raise
-            handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+            handle = self._handle_of(record)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
             return handle
 
     # ---- small parts -----------------------------------------------------------------------------------------
+
+    def _handle_of(self, record: Record) -> str:
+        # Not the recorded handle, which users can edit.
+        return make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
 
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = shown_request(info)

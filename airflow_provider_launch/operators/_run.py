@@ -39,6 +39,7 @@ from airflow_provider_launch.links.launch import drop_empty_links, drop_request_
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
+from airflow_provider_launch.operators._own_app import is_own
 from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.backends import BACKENDS
@@ -52,7 +53,7 @@ from airflow_provider_launch.specs.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -250,7 +251,8 @@ class OperatorRun:
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
         record = self._tracker.load(context.get("task_state_store"))
         # The trigger may have failed before it found the app, which may still be running.
-        handle = handle or (record.handle if record is not None else "")
+        if not handle and record is not None and is_own(record, context, self._scheduler.describe):
+            handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
         if not handle:
             raise LaunchError(f"the trigger did not find the app: {text}")
         app_id = parse_app_handle(handle).app_id

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,8 +35,8 @@ def records(tmp_path) -> Records:
 
 def test_a_link_that_leads_nowhere_is_an_error_of_its_app(records):
     """Its program may choose any target, and so most of the errors of the file system."""
-    path = f"{records.dir('bad')}/run"
-    os.symlink("a" * 300, path)
+    path = Path(records.dir("bad"), "run")
+    path.symlink_to("a" * 300)
     with pytest.raises(AppUnavailableError, match="File name too long"), records.readable():
         os.scandir(path)
 
@@ -70,7 +72,7 @@ class Refusal:
     """The answer of an API server whose connection to a kubelet is refused."""
 
     status = 500
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def stream(self, *_args: Any, **_kwargs: Any) -> Any:
         yield b'{"message": "Get \\"https://10.0.0.7:10250/containerLogs/a\\": dial tcp: connection refused"}'
