@@ -14,13 +14,14 @@ from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.outcome import folded
 from airflow_provider_launch._task.secrets import shown_request
+from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators._record import KILLED, Memory, NextStep, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.macros import near_misses
-from airflow_provider_launch.specs.owner import TaskKey
+from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.untrusted import clean_text
 
@@ -111,9 +112,9 @@ class Attempt:
         retries = int(self._op.retries or 0)
         digest = spec_hash(app, cfg)
         step = next_step(last, clear_number, max_tries, retries)
-        if last is not None and step is NextStep.REPLACE and self._is_here(last, step):
+        if last is not None and step is NextStep.REPLACE and self._may_use(last, step):
             self._cancel_replaced(last)
-        if last is not None and step is NextStep.RESUME and self._is_here(last, step):
+        if last is not None and step is NextStep.RESUME and self._may_use(last, step):
             # If a clear happened since then, it concerned another task of the run.
             last = dataclasses.replace(
                 last, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
@@ -121,10 +122,42 @@ class Attempt:
             if (handle := self._resume(last, app, cfg, digest)) is not None:
                 return handle
         number = max(0, int(ti.try_number) - 1) if last is None else last.attempt + 1
-        app_id = app_id_for(**TaskKey.of(ti)._asdict(), run_start=str(run.start_date or ""), attempt=number)
-        identity = self._hook.options.identity
-        record = Record(number, app_id, digest, identity, clear_number, "intent", max_tries=max_tries, retries=retries)
+        record = Record(
+            number, self._own_id(number), digest, self._hook.options.identity, clear_number, "intent",
+            max_tries=max_tries, retries=retries,
+        )  # fmt: skip
         return self._launch(app, cfg, record)
+
+    def _own_id(self, number: int) -> str:
+        """Return the id of the task's app for this attempt."""
+        start = str(self._context["dag_run"].start_date or "")
+        return app_id_for(**TaskKey.of(self._ti)._asdict(), run_start=start, attempt=number)
+
+    def _may_use(self, record: Record, step: NextStep) -> bool:
+        """Return whether the recorded app is on this scheduler and belongs to the task."""
+        if not self._is_here(record, step):
+            return False
+        if is_own := self._is_own(record):
+            return True
+        text = f"the record of an earlier try names app {record.app_id!r}, which does not belong to this task"
+        if is_own is None or step is NextStep.REPLACE:
+            self._log.warning("%s; it is ignored", text)
+            return False
+        raise LaunchError(f"{text}; clear the task to launch again")
+
+    def _is_own(self, record: Record) -> bool | None:
+        """Return whether the recorded app belongs to the task, because users can edit the record.
+
+        None: its id is not that of the recorded attempt, and no such app exists.
+        """
+        if record.app_id == self._own_id(record.attempt):
+            return True
+        # A clear may have changed the start of the run, which is part of the id; other schedulers choose the id.
+        response = self._retry(self._scheduler.describe, record.app_id)
+        if response is None:
+            return None
+        owner = owner_of(response.metadata)
+        return task_of(owner) == TaskKey.of(self._ti) and owner.get(DEPLOYMENT, "") in {"", deployment_id()}
 
     def _is_here(self, record: Record, step: NextStep) -> bool:
         """Return whether the connection still leads to the scheduler of the recorded app."""
@@ -162,7 +195,7 @@ class Attempt:
         if record.value is not None:
             self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
             self.value = record.value
-            return record.handle
+            return self._handle_of(record)
         # From here on a kill cancels this app.
         self._track(record)
         adopts = Capability.ADOPT in self._scheduler.capabilities
@@ -181,7 +214,7 @@ class Attempt:
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
-        handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+        handle = self._handle_of(record)
         self._op.request = f"adopted from an earlier try: {handle}"
         show_request(self._op, self._ti)
         self.adopted = response
@@ -215,7 +248,7 @@ class Attempt:
             # The id belongs to an earlier try with the same intent, and the DAG has changed since.
             if not was_intended:
                 raise
-            handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+            handle = self._handle_of(record)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         metrics.seconds("submit", time.monotonic() - started_at, backend=self._backend)
         metrics.count("apps_launched", backend=self._backend)
@@ -228,6 +261,10 @@ class Attempt:
         show_request(self._op, self._ti)
         self._log.info("launched %s", handle)
         return handle
+
+    def _handle_of(self, record: Record) -> str:
+        # Not the recorded handle, which users can edit.
+        return make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
 
     def _show(self, info: AppDryRunInfo[Any], app: AppDef) -> None:
         """Log the request, and the macros in it that are probably misspelled."""
@@ -254,7 +291,8 @@ class Attempt:
             handle: from the trigger. Empty: the trigger failed before it found the app, which may still be running.
         """
         record = self._memory.load()
-        handle = handle or (record.handle if record is not None else "")
+        if not handle and record is not None and self._is_own(record):
+            handle = self._handle_of(record)
         if handle:
             app_id = parse_app_handle(handle).app_id
             if record is None or record.app_id != app_id:

@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_launch.operators._record import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogItem, Earlier, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
@@ -73,10 +73,11 @@ class Attempt:
         """Load the record that was saved at the deferral."""
         stored = self._stored()
         self._is_app_alive = True
-        if stored and not stored[-1].get("ended"):
-            known = {name: value for name, value in stored[-1].items() if name in self.record.to_json()}
-            self.record = AttemptRecord(**known)
-            self._items = [CatalogItem(**item) for item in self.record.catalog]
+        record = AttemptRecord.from_json(stored[-1]) if stored else None
+        if record is not None and not record.ended:
+            record.data_dir = str(self._own_folder(record.data_dir) or "")
+            self.record = record
+            self._items = [item for item in map(CatalogItem.from_json, record.catalog) if item is not None]
 
     # ---- files -----------------------------------------------------------------------------------------------
 
@@ -113,6 +114,8 @@ class Attempt:
         self._is_app_alive = False
         if self.record.data_dir:
             self._put(is_strict=True)
+        elif self._store is not None and (self._op.step.catalog.put or object_names(self._op.step)):
+            raise CatalogError("the record of the task names no folder of this task, so its files cannot be stored")
 
     def _put(self, *, is_strict: bool) -> None:
         step = self._op.step
@@ -172,8 +175,15 @@ class Attempt:
         clears = int(getattr(self._context["dag_run"], "clear_number", 0) or 0)
         step = next_step(record, clears, int(getattr(self._ti, "max_tries", -1)), int(self._op.retries or 0))
         stored = self._stored()
-        folder = Path(str(stored[-1].get("data_dir") or "")) if stored else Path()
-        return folder if step is NextStep.RESUME and folder.name and folder.is_dir() else None
+        return self._own_folder(stored[-1].get("data_dir")) if stored and step is NextStep.RESUME else None
+
+    def _own_folder(self, recorded: object) -> Path | None:
+        """Return the recorded folder; None if it is not one of this task, because users can edit the record."""
+        if not isinstance(recorded, str) or not recorded:
+            return None
+        folder = self._base() / PurePath(recorded).name
+        is_own = str(folder) == recorded and folder.name.startswith(f"{self._name()}-")
+        return folder if is_own and folder.is_dir() and not folder.is_symlink() else None
 
     def _remove_old_folders(self) -> None:
         for folder in self._base().glob(f"{self._name()}-*"):
@@ -269,7 +279,7 @@ class Attempt:
 
     def _stored(self) -> list[dict[str, Any]]:
         found: Any = self._store.get(KEY, None) if self._store is not None else None
-        return found if isinstance(found, list) else []
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _now() -> str:

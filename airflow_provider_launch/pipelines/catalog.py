@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +29,11 @@ HASHED_UP_TO = 1024 * _CHUNK
 """Bytes of a file that are hashed. The hash of a larger file covers its first bytes and its size."""
 
 
+_MOST_OF_FREE = 0.9
+"""Part of the free disk that one file of a task may take in a catalog on this host."""
+_TOO_LARGE = "a file of the task is larger than 90 % of the free disk of the catalog; store less, or free some space"
+
+
 class CatalogError(LaunchError):
     """A file is missing. The task fails as usual, so `on_failure` handles it."""
 
@@ -42,6 +49,14 @@ class CatalogItem:
     sha256: str
     is_whole: bool = True
     """False if only the start of a large file was hashed."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CatalogItem | None:
+        """Return the stored item; None if it is not valid, because users can edit the store in the UI."""
+        name, stage, size, sha256 = (value.get(field) for field in ("name", "stage", "size", "sha256"))
+        if not (isinstance(name, str) and isinstance(stage, str) and isinstance(sha256, str) and isinstance(size, int)):
+            return None
+        return cls(name, stage, size, sha256, is_whole=value.get("is_whole") is not False)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -206,8 +221,13 @@ class RunCatalog:
         if target.protocol in _ON_THIS_HOST:
             make_dirs(Path(str(target.parent.path)))
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
-            with left.open(name) as reader, part.open("wb") as writer:
-                size, digest, is_whole = _copied(reader, writer)
+            try:
+                with left.open(name) as reader, part.open("wb") as writer:
+                    size, digest, is_whole = _copied(reader, writer, _room_in(target.parent.path))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    part.unlink()
+                raise
             os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
         else:
             # An object becomes visible only when complete.
@@ -231,14 +251,27 @@ def _files_below(root: Any, *, unfinished: bool = False) -> Iterator[str]:
             yield name
 
 
-def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
-    """Copy, and return the size, the hash, and whether the hash covers the whole file."""
+def _room_in(folder: object) -> float:
+    """Return how many bytes a file below a folder of this host may have: a program can write holes of any size."""
+    return shutil.disk_usage(str(folder)).free * _MOST_OF_FREE
+
+
+def _copied(reader: IO[bytes], writer: IO[bytes], limit: float = math.inf) -> tuple[int, str, bool]:
+    """Copy, and return the size, the hash, and whether the hash covers the whole file.
+
+    Raises:
+        CatalogError: the file has more bytes than `limit`; checked before and during the copy.
+    """
+    if not math.isinf(limit) and os.fstat(reader.fileno()).st_size > limit:
+        raise CatalogError(_TOO_LARGE)
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(_CHUNK):
         writer.write(chunk)
         if size < HASHED_UP_TO:
             digest.update(chunk)
         size += len(chunk)
+        if size > limit:
+            raise CatalogError(_TOO_LARGE)
     if size > HASHED_UP_TO:
         digest.update(str(size).encode())
     return size, digest.hexdigest(), size <= HASHED_UP_TO

@@ -138,7 +138,7 @@ class StepOperator(LaunchAppOperator):
 
         if event is None:
             return self.execute(context)
-        attempt = Attempt.resume(self, context, self.place)
+        attempt = Attempt.resume(self, context, self._rendered_place(context))
         return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event))
 
     def _launched(self, context: Context) -> dict[str, Any]:
@@ -155,27 +155,35 @@ class StepOperator(LaunchAppOperator):
     # ---- before ----------------------------------------------------------------------------------------------
 
     def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
-        from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.hooks.launch import LaunchHook
-        from airflow_provider_launch.pipelines.executors import placement
-        from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
-
         app = self.step.app
         if app is not None:
             # A copy, because all runs of this process share the model.
             app = self.render_template(dict(app), context)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
-        place, env, cfg = self.place, self.env, self.cfg or {}
-        if place.left_to_connection:
-            # Connections are not read while a DAG is parsed, because each parse would query the database.
-            with final_errors():
-                found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
-                place = placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
+        return step, self._rendered_place(context)
+
+    def _rendered_place(self, context: Context) -> Placement:
+        place, env, cfg = self._placement(), self.env, self.cfg or {}
+        if self.place.left_to_connection:
             env = self.render_template(dict(place.settings.env), context)
             cfg = self.render_template(dict(place.options), context)
         texts = {name: getattr(place.settings, name) for name in _TEMPLATES}
         settings = dataclasses.replace(place.settings, env=env, **self.render_template(texts, context))
-        return step, dataclasses.replace(place, settings=settings, options=cfg)
+        return dataclasses.replace(place, settings=settings, options=cfg)
+
+    def _placement(self) -> Placement:
+        """Return where the step runs, with the placeholders of its connection."""
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.hooks.launch import LaunchHook
+        from airflow_provider_launch.pipelines.executors import placement
+        from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
+
+        if not self.place.left_to_connection:
+            return self.place
+        # Connections are not read while a DAG is parsed, because each parse would query the database.
+        with final_errors():
+            found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
+            return placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
 
     def _readable_objects(self, step: TaskStep, place: Placement, values: Mapping[str, Any], map_index: int) -> Objects:
         from airflow_provider_launch.pipelines.objects import Objects, readable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
-from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, MOST_LINES, LogLine, Stream
 from airflow_provider_launch.util.untrusted import UntrustedError
 
 MARGIN_NS = 5_000_000_000
@@ -222,7 +222,7 @@ class LineReader:
         return self._streams[stream].position
 
     def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add lines until they have `limit` characters; False: the frames ended before that."""
+        """Add lines until they have `limit` characters, or are many; False: the frames ended before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:
@@ -231,7 +231,7 @@ class LineReader:
                 # Not the length of the frame, which may be only the last piece of a long line.
                 size += len(lines[-1].text) if new == 1 else sum(len(line.text) for line in lines[count:])
                 count += new
-                if size >= limit:
+                if size >= limit or count >= MOST_LINES:
                     return True
         return False
 

@@ -58,8 +58,8 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 4
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _BUSY_RETRY_S = 8.0
 """Seconds for which a request is repeated while the server is too busy."""
-_WEBHOOK_RETRY_S = 1.0
-"""Seconds for which a request is repeated that only a webhook fails: other apps must not wait for it."""
+_ONE_APP_RETRY_S = 1.0
+"""Seconds for which a request is repeated that only a webhook or a node fails: other apps must not wait for it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
@@ -304,7 +304,7 @@ class Cluster:
                 raise self._refused(code, text, f"{method} {path}")
             # A webhook refuses one object, and the kubelet of one node may not serve its logs.
             is_of_one = code == _SERVER_ERROR and ("webhook" in text if method != "GET" else path.endswith("/log"))
-            limit_s = _WEBHOOK_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
+            limit_s = _ONE_APP_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
             if not retry.pause(limit_s, wait_s):
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")

@@ -33,8 +33,11 @@ APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SWEEP_EVERY_S = 3600.0
 _REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
-_OF_HOST = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EROFS})
-"""Errors of this host or process, whatever path they name."""
+_OF_HOST = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY,
+})  # fmt: skip
+"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory."""
 
 
 _LATEST = 2.0**40
@@ -427,11 +430,11 @@ class Records:
         return f"the record of app {app_id!r} is damaged: {why}; end its processes and remove {self.dir(app_id)!r}"
 
     def is_of_one_app(self, error: OSError) -> bool:
-        """Return whether an error is about a file of one app, while the directory of all apps can be read.
-
-        Whatever the error is: a program may put a link with a name there that is too long.
-        """
-        if error.errno in _OF_HOST or not str(error.filename).startswith(f"{self.root}/apps/"):
+        """Return whether an error is about a file of one app, while the directory of all apps can be read."""
+        name = str(error.filename or "/")
+        # A relative name is below the directory of an app, which was opened before.
+        is_of_app = name.startswith(f"{self.root}/apps/") or not name.startswith("/")
+        if error.errno in _OF_HOST or not is_of_app:
             return False
         try:
             with os.scandir(f"{self.root}/apps") as entries:
