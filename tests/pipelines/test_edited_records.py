@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_launch.pipelines.attempt import Attempt
 from airflow_provider_launch.pipelines.catalog import CatalogError
+from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.model import Catalog
 from airflow_provider_launch.pipelines.records import KEY
 
@@ -33,7 +34,8 @@ class Place:
         model = SimpleNamespace(catalog=f"file://{self.catalog}", catalog_conn_id="", folder=tmp_path)
         self.op = SimpleNamespace(
             step=SimpleNamespace(catalog=Catalog(get=(), put=("*.py",)), returns=None),
-            model=model, scope=SimpleNamespace(folders=(), group=""), log=logging.getLogger(__name__), retries=0,
+            model=model, scope=Scope(), log=logging.getLogger(__name__), retries=0, dag=SimpleNamespace(task_dict={}),
+            render_template=lambda value, _context: value, get_flat_relative_ids=lambda **_how: set(),
         )  # fmt: skip
         self.place = SimpleNamespace(
             type="local", backend=None, settings=SimpleNamespace(data_dir=str(tmp_path / "base"))

@@ -233,7 +233,7 @@ def test_a_file_larger_than_the_free_disk_is_refused(tmp_path, monkeypatch):
         with (folder / name).open("wb") as file:
             file.truncate(size)
     monkeypatch.setattr(catalog, "_room_in", lambda _folder: 1000.0)
-    files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r")
+    files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
     with pytest.raises(catalog.CatalogError, match="free disk"):
         files.put(["huge"], folder)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.schedulers._kit import file_log
-from airflow_provider_launch.schedulers.docker.log_frames import reader_from
+from airflow_provider_launch.schedulers.docker.log_frames import LineReader
 from airflow_provider_launch.schedulers.logs import MOST_LINES, Stream
 
 
@@ -33,7 +33,7 @@ def test_a_file_of_empty_lines_is_read_in_small_chunks(tmp_path, count):
 
 
 def test_frames_of_empty_lines_are_read_in_small_chunks():
-    reader = reader_from({}, 0)
+    reader = LineReader(None, None, 0)
     frames = iter([("stdout", number, b"\n") for number in range(3 * MOST_LINES)])
     sizes = []
     while True:
