@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         metric,
         pickled,
     )
-    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines
+    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines, validate
     from airflow_provider_launch.pipelines.problems import PipelineError, Problem
-    from airflow_provider_launch.pipelines.validation import load, validate
+    from airflow_provider_launch.pipelines.validation import load
 
 __all__ = [
     "Conditional",
@@ -70,7 +70,7 @@ _HOME = {
     "dag_from_file": "dags",
     "load_pipelines": "dags",
     "load": "validation",
-    "validate": "validation",
+    "validate": "dags",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from airflow_provider_launch.pipelines.problems import PipelineError
-from airflow_provider_launch.pipelines.validation import load, validate
+from airflow_provider_launch.pipelines.validation import load
 from airflow_provider_launch.specs.errors import LaunchError
 
 
@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _validate(options: argparse.Namespace) -> int:
+    from airflow_provider_launch.pipelines.dags import validate
+
     return _show(validate(options.file, options.config, parameters_file=options.parameters, params=_given(options)))
 
 

@@ -22,7 +22,7 @@ from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
 from airflow_provider_launch.pipelines.model import PipelineModel
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem
 from airflow_provider_launch.pipelines.render import Renderer
-from airflow_provider_launch.pipelines.validation import Config, load
+from airflow_provider_launch.pipelines.validation import Config, load, read
 
 PATTERNS = ("*.yaml", "*.yml")
 
@@ -114,6 +114,30 @@ def _checked(dag: DAG, path: Path, files: Mapping[str, Path]) -> DAG:
     return dag
 
 
+def validate(
+    path: str | Path,
+    config: Config | None = None,
+    *,
+    parameters_file: str | Path | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> list[Problem]:
+    """Return all problems of a file in the order of its lines; empty if `dag_from_file` accepts it.
+
+    Args:
+        path: of the file.
+        config: a file, or a mapping, with sections that override those of the file.
+        parameters_file: a file of parameters that override those of the pipeline.
+        params: parameters that override those of all files.
+    """
+    model, problems = read(path, config, parameters_file, params)
+    if not problems and model is not None:
+        try:
+            checked_dag(model)
+        except PipelineError as error:
+            return list(error.problems)
+    return problems
+
+
 def checked_dag(model: PipelineModel) -> DAG:
     """Return a DAG that Airflow does not load.
 
@@ -131,7 +155,7 @@ def checked_dag(model: PipelineModel) -> DAG:
 
 
 def _check(dag: DAG) -> None:
-    dag.validate()
+    dag.validate()  # type: ignore[no-untyped-call]  # of Airflow
     dag.check_cycle()
 
 

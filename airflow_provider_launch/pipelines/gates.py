@@ -49,8 +49,8 @@ class Scope:
     """Catalog folders of the elements of such maps."""
     parallelism: int | None = None
 
-    def folders_of(self, map_index: int) -> list[str]:
-        """Return the catalog folders of a task, outermost map first."""
+    def folders_of(self, map_index: int | None) -> list[str]:
+        """Return the catalog folders of a task, outermost map first; None: the task is not mapped."""
         return [*self.folders, *([f"{folder_of(self.fan_out)}/{map_index}"] if self.group else [])]
 
 

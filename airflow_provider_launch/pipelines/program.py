@@ -200,6 +200,7 @@ def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
         if len(names) == 1 and not (isinstance(result, dict) and names[0] in result):
             return {names[0]: plain(result[0] if isinstance(result, tuple) and len(result) == 1 else result, names[0])}
     # The fields of a model are returned one by one.
+    values: typing.Any
     if hasattr(result, "model_fields_set") or hasattr(result, "__dataclass_fields__"):
         fields = getattr(type(result), "model_fields", None) or result.__dataclass_fields__
         values = {name: plain(getattr(result, name), name) for name in fields}

@@ -185,7 +185,9 @@ class StepOperator(LaunchAppOperator):
             found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
             return placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
 
-    def _readable_objects(self, step: TaskStep, place: Placement, values: Mapping[str, Any], map_index: int) -> Objects:
+    def _readable_objects(
+        self, step: TaskStep, place: Placement, values: Mapping[str, Any], map_index: int | None
+    ) -> Objects:
         from airflow_provider_launch.pipelines.objects import Objects, readable
 
         sees_files = place.backend is None or place.backend.shares_files or bool(place.settings.data_dir)
@@ -236,7 +238,7 @@ class StepOperator(LaunchAppOperator):
             found["LAUNCH_MAP_INDEX"] = str(ti.map_index)
         return found
 
-    def _keep_references(self, returned: dict[str, Any], result: Any, map_index: int) -> None:
+    def _keep_references(self, returned: dict[str, Any], result: Any, map_index: int | None) -> None:
         """Set the values that stand for objects, which a program must not choose."""
         from airflow_provider_launch.pipelines.objects import object_names, reference
 

@@ -16,32 +16,6 @@ from airflow_provider_launch.pipelines.reader import read_document, read_file, r
 Config = str | Path | Mapping[str, Any]
 
 
-def validate(
-    path: str | Path,
-    config: Config | None = None,
-    *,
-    parameters_file: str | Path | None = None,
-    params: Mapping[str, Any] | None = None,
-) -> list[Problem]:
-    """Return all problems of a file in the order of its lines; empty if `dag_from_file` accepts it.
-
-    Args:
-        path: of the file.
-        config: a file, or a mapping, with sections that override those of the file.
-        parameters_file: a file of parameters that override those of the pipeline.
-        params: parameters that override those of all files.
-    """
-    model, problems = _read(path, config, parameters_file, params)
-    if not problems and model is not None:
-        from airflow_provider_launch.pipelines.dags import checked_dag
-
-        try:
-            checked_dag(model)
-        except PipelineError as error:
-            return list(error.problems)
-    return problems
-
-
 def load(
     path: str | Path,
     config: Config | None = None,
@@ -49,14 +23,18 @@ def load(
     parameters_file: str | Path | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> PipelineModel:
-    """Return the pipeline that a file describes; arguments are those of `validate`. Does not import Airflow.
+    """Return the pipeline that a file describes. Does not import Airflow.
 
-    Its parameters include those of the environment.
+    Args:
+        path: of the file.
+        config: a file, or a mapping, with sections that override those of the file.
+        parameters_file: a file of parameters that override those of the pipeline and of the environment.
+        params: parameters that override those of all files.
 
     Raises:
         PipelineError: with all problems of the file.
     """
-    model, problems = _read(path, config, parameters_file, params)
+    model, problems = read(path, config, parameters_file, params)
     if problems or model is None:
         raise PipelineError(problems)
     return model
@@ -85,12 +63,13 @@ def load_document(
     return model
 
 
-def _read(
+def read(
     path: str | Path,
     config: Config | None,
     parameters_file: str | Path | None,
     params: Mapping[str, Any] | None,
 ) -> tuple[PipelineModel | None, list[Problem]]:
+    """Return the model, None if it could not be read, and all problems; arguments are those of `load`."""
     model, problems = read_file(Path(path), Path(config) if isinstance(config, str) else config)
     more, wrong = read_parameters(Path(parameters_file)) if parameters_file is not None else ({}, [])
     problems = [*problems, *wrong]
