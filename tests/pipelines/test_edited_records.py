@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.pipelines import dag_from_file
 from airflow_provider_launch.pipelines.attempt import Attempt
 from airflow_provider_launch.pipelines.catalog import CatalogError
 from airflow_provider_launch.pipelines.gates import Scope
-from airflow_provider_launch.pipelines.model import Catalog
+from airflow_provider_launch.pipelines.model import Catalog, Return, TaskStep
 from airflow_provider_launch.pipelines.records import KEY
 
 LAUNCHED = {"state": "intent", "attempt": 0, "app_id": "a", "spec_hash": "", "identity": "", "clear_number": 0}
@@ -133,3 +134,27 @@ def test_a_record_with_wrong_types_ends_no_task(task, change):
     task.resume().succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {})
 
     assert task.store[KEY][-1]["state"] == "SUCCEEDED"
+
+
+def test_the_folder_of_a_deferred_task_may_be_a_template(write, tmp_path, monkeypatch):
+    """Its record would name a folder that is not below the template."""
+    file = """
+        executor: {type: local, config: {data_dir: "FOLDER/{{ run_id }}"}}
+        dag: {start_at: a, steps: {a: {type: task, command_type: shell, command: "true", next: success}}}
+        """
+    task = dag_from_file(write(file.replace("FOLDER", str(tmp_path))), "d").get_task("a")
+    context: Any = {"run_id": "r", "params": {}, "task": task, "dag": task.dag}
+    places = []
+    monkeypatch.setattr(Attempt, "resume", lambda _operator, _context, place: places.append(place))
+    monkeypatch.setattr(task, "_finished", lambda *_: {})
+    task.resume(context, {"handle": "h"})
+
+    assert [place.settings.data_dir for place in places] == [f"{tmp_path}/r"]
+
+
+def test_an_object_of_a_task_whose_folder_is_unknown_is_an_error(task):
+    task.op.step = TaskStep("s", returns=(Return("model", "object"),))
+    task.start().prepare_files()
+    task.store[KEY][-1]["data_dir"] = "/elsewhere"
+    with pytest.raises(CatalogError, match="no folder of this task"):
+        task.resume().store_files()
