@@ -75,7 +75,7 @@ class _Replica:
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
 
-    Of a line that is rewritten, such as a progress bar, only the last text is shown.
+    A line that is rewritten, such as a progress bar, is shown with its last text only.
 
     The last state is logged after the last lines, with `Ended`, which only one part of a task gets.
 

@@ -79,7 +79,7 @@ class OutageRetry:
 
 
 class TaskRun(ABC):
-    """What the run of an operator and that of a sensor have in common; a context manager, for a single use.
+    """The common part of the runs of operators and sensors; a context manager, for a single use.
 
     Entering it starts the thread that cancels the app when the task is killed. Leaving it ends what the run has used.
 

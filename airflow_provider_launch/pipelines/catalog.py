@@ -86,7 +86,7 @@ class RunCatalog:
     """The files of one run, each in the folder of the task that stored it.
 
     A task reads the files of the tasks before it, never its own: a retry, or a task that was cleared, starts from the
-    same files as its first attempt. What it stores replaces what its earlier attempts stored.
+    same files as its first attempt. Its files replace those of its earlier attempts.
 
     Args:
         base: folder of all catalogs.

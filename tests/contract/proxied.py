@@ -12,7 +12,7 @@ from tests.faults import FaultProxy
 
 
 class ProxiedEngine(Engine):
-    """What the proxy does is the same for all engines."""
+    """The proxy does the same for all engines."""
 
     log_path: ClassVar[str]
     """Pattern of the paths from which logs are read."""

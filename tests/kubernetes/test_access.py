@@ -226,7 +226,7 @@ def test_files_of_a_pod_that_cannot_be_used_are_reported(service_account, file, 
         ask(in_cluster=True)
 
 
-def test_a_process_outside_of_pods_is_told_so(service_account, monkeypatch):
+def test_a_process_outside_of_pods_gets_an_error_that_states_it(service_account, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     with pytest.raises(InvalidAppError, match="KUBERNETES_SERVICE_HOST"):
         ask(in_cluster=True)

@@ -1,4 +1,4 @@
-"""What backends share stands in the kit once: a rule that a backend words for itself is soon another rule."""
+"""Code that backends share stands in the kit once: a rule that a backend words for itself is soon another rule."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ COPIES = {
     "stopped from outside": r"before its program was done",
     "overlays in metadata": r"\b(get_overlay|apply_overlay)\(",
 }
-"""What each part of the kit looks like, if a backend has a copy of it."""
+"""A pattern for each part of the kit, which finds copies of it in backends."""
 
 OWN = {
     ("local/request.py", "a request"): INSTEAD["local"]["requests"],
@@ -134,8 +134,8 @@ def test_it_has_no_copy_of_the_kit(backend: str) -> None:
     assert found == {(file, what) for file, what in OWN if file.startswith(f"{backend}/")}
 
 
-def test_each_look_of_a_copy_is_that_of_the_kit() -> None:
-    """A look that no longer fits the original would find no copy either."""
+def test_each_pattern_of_a_copy_fits_the_kit() -> None:
+    """A pattern that no longer fits the original would find no copy either."""
     shared = [*FOLDER.glob("*.py"), *(FOLDER / "_kit").glob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in shared)
 
