@@ -85,8 +85,12 @@ def test_a_follower_continues_after_throttled_and_expired_answers(
                 lines += [line.text.strip() for line in event.lines]
                 if not is_faulty:
                     is_faulty = True
-                    for action, path in ((busy, "/describejobs$"), (expired, "/describejobs$"), (slow, "^/$")):
-                        batch_proxy.add(Fault(action, "POST", path, times=2))
+                    for action, path, nth in (
+                        (busy, "/describejobs$", 1),
+                        (expired, "/describejobs$", 3),
+                        (slow, "^/$", 1),
+                    ):
+                        batch_proxy.add(Fault(action, "POST", path, nth=nth, times=2))
 
     assert follower.response is not None
     assert follower.response.state is AppState.SUCCEEDED
