@@ -96,7 +96,7 @@ def test_a_throttled_queue_keeps_the_cached_reason(
     scheduler = make()
     with batch_server.settings(held=True):
         app_id = launch(scheduler, OTHER_QUEUE)
-        until(scheduler, app_id, lambda found: "number 1" in found.msg)
+        until(scheduler, app_id, lambda found: "position 1" in found.msg)
         fault = batch_proxy.add(Fault(busy, "POST", f"/{call}$", times=None))
         kept = [until(scheduler, app_id, lambda _: True).msg for _ in range(5)]
         batch_proxy.clear()
