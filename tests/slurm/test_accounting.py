@@ -67,7 +67,7 @@ def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster
     # It hangs, so it times out, and is not called again for a while.
     assert 8 < first_s < 16
     assert second_s < 5
-    assert [record.levelname for record in caplog.records if "accounts" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "accounting" in record.message] == ["WARNING"]
     place.scheduler.cancel(runs)
     assert place.end(runs).state is AppState.CANCELLED
 
@@ -79,4 +79,4 @@ def test_a_cluster_without_accounts_warns_of_nothing(make_own_cluster, caplog) -
     kill_and_forget(place, app_id)
 
     assert place.scheduler.describe(app_id).msg == "disrupted: Slurm has lost its job"
-    assert not [record for record in caplog.records if "accounts" in record.message]
+    assert not [record for record in caplog.records if "accounting" in record.message]
