@@ -155,4 +155,3 @@ def test_only_what_a_program_can_notice_counts(tmp_path, monkeypatch):
         for changes, equal in ((same, True), (other, False)):
             for old, new in changes:
                 assert (content(name, code.replace(old, new)) == before) is equal, (name, old)
-

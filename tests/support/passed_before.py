@@ -164,7 +164,8 @@ def reachable(test: str, backends: frozenset[str]) -> list[str]:
         rooms = rooms[: len(rooms) - len(SHELL)]
     out = tuple(room for room in rooms if not re.search(rf"\b{room.replace('/', '.')}\b", text))
     package = [name for name in _hashes() if name.startswith(f"{PACKAGE}/") and not _in(name, out)]
-    read = [f"{name}/" for name in ("docs", "example_dags") if re.search(rf"\b{name}\b", text)]
+    folders = {"docs/": r"\bdocs\b", "example_dags/": "example_dags|wordcount"}
+    read = [name for name, words in folders.items() if re.search(words, text)]
     top = [name for name in _hashes() if name.startswith((*ABOVE_ALL, *read))]
     return sorted({test, *helpers, *package, *top, *borrowed} & {*_hashes()})
 
