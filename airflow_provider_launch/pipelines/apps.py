@@ -193,7 +193,7 @@ def _program_path() -> Path:
 
 @cache
 def _program_text() -> str:
-    """Return the program for `python -c`; it is compressed, because AWS Batch takes 24 KiB for an app with all texts."""
+    """Return the program for `python -c`, compressed: AWS Batch takes 24 KiB for an app with all its texts."""
     packed = base64.b64encode(zlib.compress(_program_path().read_bytes(), 9)).decode()
     return f"import base64,zlib;exec(compile(zlib.decompress(base64.b64decode({packed!r})),'program.py','exec'))"
 
