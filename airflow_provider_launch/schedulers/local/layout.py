@@ -20,7 +20,6 @@ Imports only the standard library, because the supervisor uses it too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -29,7 +28,7 @@ import shutil
 import time
 from typing import Any
 
-from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular, regular_fd
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 APP = "app.json"
@@ -103,7 +102,6 @@ def _numbers_in(path: str, most: int) -> tuple[list[int], int]:
     return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), most - len(names)
 
 
-_REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
 LARGEST_RECORD = 16 * 1024 * 1024
 """Maximum size of a document in bytes; the program can replace it and could make it as large as the disk."""
 MOST_PARTS = 500_000
@@ -214,13 +212,12 @@ def append_journal(root: str, app_id: str, word: str) -> None:
     line = f"{app_id} {word}\n".encode()
     tries = 3
     while True:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(path, flags, 0o600)
-        except OSError as error:
-            if error.errno not in _REPLACED or tries == 0:
+            fd = regular_fd(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except NotRegularError:
+            if tries == 0:
                 raise
-            # A program has put a pipe, a link or a directory there, which would block the end of every app.
+            # A program has put a pipe, a link, a directory or a lease there, which would block the end of every app.
             tries -= 1
             with contextlib.suppress(OSError):
                 os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")

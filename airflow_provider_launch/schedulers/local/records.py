@@ -31,13 +31,16 @@ from airflow_provider_launch.util.untrusted import UntrustedError, one_line
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Valid app ids: names of directories that cannot be outside the root."""
 _SWEEP_EVERY_S = 3600.0
-_REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
+_REPLACED = safe_files.REPLACED | {errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM}
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
-_OF_HOST = frozenset({
+OF_HOST = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
-    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EBUSY,
 })  # fmt: skip
-"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory."""
+"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory.
+
+Not EAGAIN: with the name of a file, a program has leased that file; of a new process, it comes without a name.
+"""
 
 
 _LATEST = 2.0**40
@@ -434,7 +437,7 @@ class Records:
         name = str(error.filename or "/")
         # A relative name is below the directory of an app, which was opened before.
         is_of_app = name.startswith(f"{self.root}/apps/") or not name.startswith("/")
-        if error.errno in _OF_HOST or not is_of_app:
+        if error.errno in OF_HOST or not is_of_app:
             return False
         try:
             with os.scandir(f"{self.root}/apps") as entries:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
-import errno
 import json
 import logging
 import os
 import re
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -359,7 +357,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         # The supervisor forks into the background at once, so this call is short.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
-            with open(f"{app_dir}/supervisor.log", "ab", opener=_open_private) as log:
+            with open(f"{app_dir}/supervisor.log", "ab", opener=safe_files.regular_fd) as log:
                 subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -406,19 +404,6 @@ def _driver_gpus() -> builtins.list[str]:
         if match:
             found.append(match.group(1))
     return found
-
-
-def _open_private(path: str, flags: int) -> int:
-    try:
-        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
-            raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path)
-    return fd
 
 
 def _own_environment() -> dict[str, str]:
