@@ -330,6 +330,54 @@ def test_what_stands_in_place_of_the_time_of_the_last_sweep_stops_no_sweep(sched
     assert not old.exists()
 
 
+def nested(path: Path, depth: int = 1500) -> None:
+    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
+    at = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+
+
+@pytest.mark.parametrize("how", ["sweep", "delete"])
+def test_folders_of_any_depth_are_removed(scheduler: LocalScheduler, how: str) -> None:
+    """Their removal failed, and with it the launch of another app that swept."""
+    deep, other = on_record(scheduler), on_record(scheduler)
+    for app_dir in (deep, other):
+        nested(app_dir)
+        os.utime(app_dir / "state.json", (0, 0))
+    if how == "sweep":
+        scheduler._records.sweep(3600)
+    else:
+        scheduler.delete(deep.name)
+        scheduler.delete(other.name)
+
+    assert not deep.exists()
+    assert not other.exists()
+    deadline = time.monotonic() + 60
+    while [*Path(scheduler.root, "building").iterdir()]:
+        assert time.monotonic() < deadline, "something is left"
+        time.sleep(0.05)
+
+
+def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, monkeypatch) -> None:
+    monkeypatch.setattr(records, "_LEFT_S", 0.5)
+    on_record(scheduler)
+    building = Path(scheduler.root, "building")
+    building.mkdir(exist_ok=True)
+    (building / "old").mkdir()
+    time.sleep(0.6)
+    (building / "new").mkdir()
+    scheduler._records.sweep(3600)
+    deadline = time.monotonic() + 60
+    while (building / "old").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (building / "new").exists()
+
+
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------
 
 

@@ -24,8 +24,8 @@ import itertools
 import json
 import os
 import re
-import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular, regular_fd
@@ -43,6 +43,9 @@ JOURNAL = "journal"
 ROOT_ID = "id"
 JOURNAL_LIMIT = 1024 * 1024
 """Size in bytes after which a new journal is started."""
+BUILDING = "building"
+_BATCH = 200
+"""Maximum directories that one process removes: a command line has 128 KB at least."""
 
 
 def role_dir(index: int, name: str) -> str:
@@ -184,9 +187,26 @@ def is_gone(path: str) -> bool:
 
 
 def remove_app(root: str, app_dir: str) -> bool:
-    """Remove the directory atomically; return False if another process has already removed it."""
+    """Remove the directory atomically; return False if another process has already removed it.
+
+    Its files are removed in the background.
+    """
+    trash = discard_app(root, app_dir)
+    if trash is None:
+        return False
+    # What remains is removed by a later sweep.
+    with contextlib.suppress(OSError):
+        remove_trees([trash])
+    return True
+
+
+def discard_app(root: str, app_dir: str) -> str | None:
+    """Rename the directory, so that the app no longer exists, and return its path for `remove_trees`.
+
+    None: another process has already removed it.
+    """
     app_id = os.path.basename(app_dir)
-    trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
+    trash = f"{root}/{BUILDING}/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
     try:
         # First, and without parents: create nothing if the root is not mounted now.
         os.stat(app_dir)
@@ -194,16 +214,29 @@ def remove_app(root: str, app_dir: str) -> bool:
             os.mkdir(os.path.dirname(trash), mode=0o700)
         os.rename(app_dir, trash)
     except FileNotFoundError:
-        return False
-    try:
+        return None
+    # The disk may be full. Observers that miss this line notice the removal later.
+    with contextlib.suppress(OSError):
         append_journal(root, app_id, "DELETED")
-    except OSError:
-        # A full disk: there may be room after the removal. Observers that miss this line notice the removal later.
-        shutil.rmtree(trash, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            append_journal(root, app_id, "DELETED")
-    shutil.rmtree(trash, ignore_errors=True)
-    return True
+    return trash
+
+
+def remove_trees(paths: Sequence[str]) -> None:
+    """Remove directories in a background process, which outlives this one.
+
+    A program can leave any number of files, which would delay a launch, and directories of any depth, at which
+    `shutil.rmtree` fails.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    for start in range(0, len(paths), _BATCH):
+        batch = paths[start : start + _BATCH]
+        command = ["sh", "-c", 'rm -rf -- "$@" </dev/null >/dev/null 2>&1 &', "sh", *batch]
+        # Its own group, because Airflow ends the process group of a task.
+        pid = os.posix_spawnp(command[0], command, {"PATH": os.environ.get("PATH", os.defpath)}, setpgroup=0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def append_journal(root: str, app_id: str, word: str) -> None:

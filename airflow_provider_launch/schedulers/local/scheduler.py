@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import copy
 import json
 import logging
@@ -128,8 +127,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         refuse_other_spec(self.backend, request.app_id, request.spec_hash, existing["request"]["spec_hash"])
         self._ensure(request.app_id)
         # Another process may sweep or delete at the same moment; the app is launched anyway.
-        with contextlib.suppress(OSError):
+        try:
             self._records.sweep(self.connection.keep_days * _DAY_S)
+        except Exception as error:  # noqa: BLE001 - the files are of other apps
+            log.warning("old apps in %r are not removed: %s", self.root, error)
         return request.app_id
 
     def _document(self, request: LocalRequest, app: AppDef | None) -> dict[str, Any]:
