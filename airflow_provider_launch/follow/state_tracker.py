@@ -50,7 +50,7 @@ class StartLimit:
         self._stuck_since: float | None = None
 
     def check(self, answer: DescribeAppResponse) -> AppNotStartedError | None:
-        """Return the error of an app that cannot start or is too late; None: it may go on waiting."""
+        """Return the error of an app that cannot start or is too late; None if it may continue to wait."""
         self._has_started |= answer.state is AppState.RUNNING or answer.num_restarts > 0
         if not is_waiting(answer.state) and (answer.state is not AppState.RUNNING or not answer.is_stuck):
             self._stuck_since = None

@@ -85,7 +85,7 @@ class StreamEngine:
     # ---- called by any thread ----------------------------------------------------------------------------------------
 
     def reserve(self) -> bool:
-        """Reserve a slot for a stream that is about to be opened; False: there is none.
+        """Reserve a slot for a stream that is about to be opened; return False if there is none.
 
         If all are taken, a stream that was silent for long is closed to free its slot.
         """
@@ -234,7 +234,7 @@ class StreamEngine:
             self._is_woken = False
 
     def _obey(self) -> bool:
-        """Run the commands of other threads; False: no streams are left."""
+        """Run the commands of other threads; return False if no streams are left."""
         while True:
             with self._lock:
                 if not self._commands:

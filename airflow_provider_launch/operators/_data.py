@@ -26,7 +26,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool, values: li
     """Return the environment for templates in an app.
 
     Args:
-        env: of the DAG.
+        env: the Jinja environment of the DAG.
         native: whether the DAG has `render_template_as_native_obj=True`.
         as_text: whether the result is text even in a native DAG: "3.10" stays text, and a list becomes JSON.
         values: gets the value of each expression.

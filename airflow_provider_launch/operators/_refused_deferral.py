@@ -39,7 +39,7 @@ def cancel_if_refused(task: TaskKey, handle: str, hook: LaunchHook, log: Any) ->
 
 
 def _state_of(task: TaskKey) -> str | None:
-    """Return the state of a task that is over; None: it may still need its app."""
+    """Return the state of a task that is over; None if the task may still need its app."""
     from airflow_provider_launch.hooks.task_states import ask_states
 
     # The task has just run, so if its run does not exist, it was deleted.

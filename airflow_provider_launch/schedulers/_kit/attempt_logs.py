@@ -66,8 +66,8 @@ def read_attempts(
     """Return the next lines of a replica, from the first attempt that has unread lines.
 
     Args:
-        attempts: in order.
-        state: cursor of an earlier chunk; empty: start at the first line.
+        attempts: the attempts in order.
+        state: the cursor of an earlier chunk; empty at the first line.
         read: reads one attempt from a cursor on.
     """
     lines: list[LogLine] = []

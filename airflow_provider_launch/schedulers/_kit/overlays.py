@@ -71,7 +71,7 @@ def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Val
     Args:
         body: not changed.
         overlay: the result of `overlays_of` for one kind.
-        values: of the macros.
+        values: macro to its value.
         what: role and kind, for the error.
 
     Raises:

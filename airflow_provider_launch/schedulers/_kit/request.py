@@ -185,9 +185,9 @@ def format_role(
     """Return the lines of one role in a request's text.
 
     Args:
-        name: of the role.
+        name: the name of the role.
         num_replicas: number of replicas.
-        what: what they run, or where: an image, a directory.
+        what: the image or directory in which the replicas run.
         policy: the value of its `RetryPolicy`.
         max_retries: number of retries.
         details: further lines about the role.

@@ -222,7 +222,7 @@ class LineReader:
         return self._streams[stream].position
 
     def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add lines until they have `limit` characters, or are many; False: the frames ended before that."""
+        """Add lines until they have `limit` characters, or are many; return False if the frames end before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:

@@ -101,7 +101,7 @@ class Observer:
         """Return the state of an app and its next step.
 
         Args:
-            app: as the engine lists it.
+            app: the app as the engine lists it.
             now: the engine's time in epoch seconds.
             submitted: the caller is submitting the app.
             made: ids of containers that the caller has just created.
@@ -117,7 +117,7 @@ class Observer:
         """Find out, with one request, whether programs that ended with 0 were stopped from outside.
 
         Args:
-            apps: as the engine lists them.
+            apps: the apps as the engine lists them.
             now: the engine's time in epoch seconds.
         """
         ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]

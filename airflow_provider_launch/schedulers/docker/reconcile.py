@@ -101,7 +101,7 @@ def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, s
 
     Args:
         app: its containers.
-        plan: of its record.
+        plan: the plan in its record.
         details: container id to detail, if it was inspected.
         now: epoch seconds by the engine's clock.
         submitted: the caller is submitting the app, so its first containers may be started.

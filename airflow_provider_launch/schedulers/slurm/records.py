@@ -137,7 +137,7 @@ def parse_observation(text: str) -> Observation:
 
 
 def parse_ends(text: str, app_ids: Collection[str]) -> dict[str, str | None]:
-    """Parse the output of `commands.MARK_END`: app id to the end. None: our scripts have not written it.
+    """Parse the output of `commands.MARK_END`: app id to the end, None if our scripts have not written it.
 
     Apps without an end, and ids that are not in `app_ids`, are left out.
     """
