@@ -1,4 +1,4 @@
-"""Cancels the app if Airflow refuses the deferral of its task, because then no trigger will follow it."""
+"""Cancels the app of a task if Airflow refuses to defer the task, because then no trigger follows the app."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def cancel_if_refused(task: TaskKey, handle: str, hook: LaunchHook, log: Any) -> None:
     """Cancel the app at the end of this process if the task is over by then, or its run was deleted.
 
-    Airflow reports the deferral after `execute` has returned. It handles a refusal like a crash of its own and does not
-    call the operator again, but it calls listeners after the report (Airflow 3.2 and newer; with older versions the
-    reconciler finds the app).
+    Airflow sends the deferral to its API after `execute` has returned. If the API refuses it, Airflow does not call the
+    operator again, but it calls listeners when the process stops.
     """
     with contextlib.suppress(ImportError):
         from airflow.listeners import hookimpl
