@@ -1,6 +1,6 @@
 """The record of which app a task has launched, and the decision what the next try does with the app.
 
-Everything here is pure except `Memory`, which reads and writes one key of Airflow's task state store.
+Nothing here does I/O except `Memory`, which reads and writes one key of Airflow's task state store.
 """
 
 from __future__ import annotations

@@ -73,8 +73,10 @@ def within(items: Iterable[T], timeout_s: float, what: str) -> Iterator[T]:
 
 
 def read_on(read: Callable[[JsonValue], LogChunk], timeout_s: float, cursor: JsonValue = None) -> Iterator[LogChunk]:
-    """Yield chunks from the cursor on until a read returns no lines. Each cursor passes through JSON, as between
-    processes."""
+    """Yield chunks from the cursor on until a read returns no lines.
+
+    Each cursor passes through JSON, as between processes.
+    """
 
     def chunks() -> Iterator[LogChunk]:
         stored = json.dumps(cursor)

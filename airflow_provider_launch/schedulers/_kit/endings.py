@@ -1,4 +1,4 @@
-"""Messages about the end of a replica, the same on every backend: pure.
+"""Messages about the end of a replica, the same on every backend, without I/O.
 
 Imports only the standard library, because the local supervisor uses it too.
 """

@@ -1,4 +1,4 @@
-"""Names and labels derived from the names of apps, roles and tasks: pure."""
+"""Names and labels derived from the names of apps, roles and tasks, without I/O."""
 
 from __future__ import annotations
 

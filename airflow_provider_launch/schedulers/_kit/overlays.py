@@ -1,4 +1,4 @@
-"""Overlays of an app's roles: finds, checks and applies them: pure."""
+"""Overlays of an app's roles: finds, checks and applies them, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides the state of an app and the next step of its observer: pure."""
+"""Decides the state of an app and the next step of its observer, without I/O."""
 
 from __future__ import annotations
 

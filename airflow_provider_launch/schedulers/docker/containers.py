@@ -1,4 +1,4 @@
-"""Models of containers and apps, built from responses of the engine: pure."""
+"""Models of containers and apps, built from responses of the engine, without I/O."""
 
 from __future__ import annotations
 

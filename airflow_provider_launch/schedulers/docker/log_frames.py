@@ -1,4 +1,4 @@
-"""Parses the engine's log frames into lines, from an exact position on: pure.
+"""Parses the engine's log frames into lines, from an exact position on, without I/O.
 
 The engine copies stdout and stderr in two threads, so its log is not ordered by time, and "everything after the last
 time" would lose lines. A position is the last delivered frame of each stream: (time in ns, ordinal among frames of that

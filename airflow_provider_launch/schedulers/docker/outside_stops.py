@@ -1,4 +1,4 @@
-"""Outside stops and restarts of containers, found in events and uptimes: pure."""
+"""Outside stops and restarts of containers, found in events and uptimes, without I/O."""
 
 from __future__ import annotations
 

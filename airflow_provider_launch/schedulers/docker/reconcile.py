@@ -1,4 +1,4 @@
-"""Decides the state of an app and its next step from its current containers: pure.
+"""Decides the state of an app and its next step from its current containers, without I/O.
 
 Any number of observers may poll an app at once, and any of them may stall between a read and a change. Three rules
 avoid conflicts:

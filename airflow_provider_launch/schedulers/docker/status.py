@@ -1,4 +1,4 @@
-"""Builds the `DescribeAppResponse` of an app from its assessment and its containers: pure."""
+"""Builds the `DescribeAppResponse` of an app from its assessment and its containers, without I/O."""
 
 from __future__ import annotations
 

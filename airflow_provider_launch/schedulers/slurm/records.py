@@ -1,4 +1,4 @@
-"""The jobs and records of apps, parsed from the output of the scripts: pure.
+"""The jobs and records of apps, parsed from the output of the scripts, without I/O.
 
 A program of the same user can write any text into names of files, targets of links and comments of jobs. Text that our
 scripts did not write marks the app as damaged or is ignored; it never raises an error here.
