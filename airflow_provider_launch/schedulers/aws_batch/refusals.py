@@ -1,4 +1,4 @@
-"""Refuses apps with features that AWS Batch does not have, in addition to the check of capabilities: pure."""
+"""Refuses apps with features that AWS Batch does not have, in addition to the check of capabilities, without I/O."""
 
 from __future__ import annotations
 

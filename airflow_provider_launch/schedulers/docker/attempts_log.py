@@ -114,7 +114,7 @@ class LogStreams:
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
-        """Open the log of a container at a cursor; None: the connection has no sockets.
+        """Open the log of a container at a cursor; None if the connection has no sockets.
 
         Raises:
             OSError: the engine did not open the stream.

@@ -1,4 +1,4 @@
-"""Parses the engine's log frames into lines, from an exact position on: pure.
+"""Parses the engine's log frames into lines, from an exact position on, without I/O.
 
 The engine copies stdout and stderr in two threads, so its log is not ordered by time, and "everything after the last
 time" would lose lines. A position is the last delivered frame of each stream: (time in ns, ordinal among frames of that
@@ -225,10 +225,7 @@ class LineReader:
     def take(
         self, frames: Iterable[Frame], lines: list[LogLine], limit: int = sys.maxsize, most: int = sys.maxsize
     ) -> bool:
-        """Add lines until they have `limit` characters or are `most`; False: all frames were taken.
-
-        Without these, no frame is left.
-        """
+        """Add lines until they have `limit` characters or are `most`; return False if the frames end before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:

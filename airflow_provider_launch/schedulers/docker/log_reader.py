@@ -94,7 +94,7 @@ class LogReader:
 
         Args:
             container: its id.
-            cursor: of an earlier chunk of the container; empty: start at the first line.
+            cursor: the cursor of an earlier chunk of the container; empty at the first line.
             complete: the container had ended before this call, so its log is complete.
 
         Raises:
@@ -184,7 +184,7 @@ class LogReader:
         return _Answer(response, frames_in(_chunks(response)), reader_from(cursor, since), complete)
 
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-        """Read up to the position of the cursor; False: the tail is too short."""
+        """Read up to the position of the cursor; return False if the tail is too short."""
         positions = positions_in(cursor)
         starts: dict[str, int] = {}
         read = kept = size = 0

@@ -78,7 +78,7 @@ def send(pid: int, signum: int) -> None:
 
 
 def send_if_same(pid: int, start: str, signum: int) -> bool:
-    """Send a signal if `start_time` of the process is still `start`; False: another process has its pid."""
+    """Send a signal if `start_time` of the process is still `start`; return False if another process has its pid."""
     try:
         fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     except OSError as error:

@@ -116,7 +116,7 @@ class _StoredApps:
         """App id to the version that was read last, the bytes of all versions read, and since when."""
 
     def get(self, app_id: str, version: Version | None = None) -> StoredApp | None:
-        """Return the cached request, if there is one of this version; None: of any version."""
+        """Return the cached request if there is one of this version, or of any version if `version` is None."""
         found = self._apps.get(app_id)
         return found if found is None or version in {None, found.version} else None
 
@@ -443,7 +443,7 @@ class Records:
 
     @staticmethod
     def _version(path: str) -> Version | None:
-        """Return a version that changes with the file; None: the file does not exist."""
+        """Return a version that changes with the file; None if the file does not exist."""
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -33,7 +33,7 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
     """Run one attempt to its end and exit; called in the forked child with `STOP` blocked.
 
     Args:
-        directory: of the attempt, relative to the working directory.
+        directory: the directory of the attempt, relative to the working directory.
         command: `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None.
         grace_s: seconds between TERM and KILL.
     """
