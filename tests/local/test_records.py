@@ -298,7 +298,7 @@ def test_a_leased_file_concerns_its_app_only(scheduler: LocalScheduler, lease, m
 
 
 def test_a_leased_lock_is_not_free(tmp_path: Path, lease) -> None:
-    """Of a port or a GPU, like a lock that another process has; the next port is tried."""
+    """The lock of a port or a GPU counts as taken, and the next one is tried."""
     lease(tmp_path / "20000.lock")
 
     assert soon(lambda: processes.try_lock(str(tmp_path / "20000.lock"))) is None

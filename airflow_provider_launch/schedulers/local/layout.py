@@ -194,7 +194,7 @@ def remove_app(root: str, app_dir: str) -> bool:
     trash = discard_app(root, app_dir)
     if trash is None:
         return False
-    # What remains is removed by a later sweep.
+    # A later sweep removes the rest.
     with contextlib.suppress(OSError):
         remove_trees([trash])
     return True
