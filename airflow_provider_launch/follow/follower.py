@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 _WAIT_S = 10.0
-"""Longest wait of one call; a thread may outlive its watch by this many seconds."""
+"""Maximum seconds of one call of `await_end`; the thread may outlive its follower by this time."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
 
 
 class EndWaiter:
-    """One thread that waits with `Scheduler.await_end`, and then has the poller read the state now."""
+    """A thread that waits with `Scheduler.await_end`, and polls the app when a replica has ended."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
 
@@ -94,27 +94,28 @@ class Follower:
     Two helper threads read status and logs, so that a hanging request or a failing log source delays neither the
     next `Tick` nor the report of the end.
 
-    A loop left with `break` continues where it stopped when it is entered again. `close` ends the threads.
+    A loop over the follower that was left with `break` continues where it stopped when it is entered again. `close`
+    ends the threads.
 
     Args:
         scheduler: where the app runs; it is called from the helper threads.
         app_id: the app.
         app_handle: named in errors instead of the id.
-        poll_interval_s: seconds between two polls of the state. None: the scheduler's hint.
+        poll_interval_s: seconds between two polls of the state. None: the scheduler's `poll_interval_s`.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
         log_roles: roles whose logs are read. None: all roles.
-        logs: False reads no logs.
+        logs: whether logs are read.
         streams: which stream is read. None: all that the backend has.
         cursors: where another follower of the app stopped (`Follower.cursors`).
         logs_from: "start", or "now" to skip older lines; replicas with a cursor continue from there.
         log_drain_s: seconds to wait for the rest of the log after the end, counted from the last new line.
         roles: the roles, for plug-ins that do not report them. None: they come from the scheduler.
-        scheduled: the caller has just launched the app: the app exists, and none of its lines are old.
-        known: the app existed, so if the scheduler does not find it, it has vanished.
-        poller: shared by followers of the same scheduler. None: an own one.
-        watches_start: an app that cannot start is an error after a minute.
+        scheduled: whether the caller has just launched the app, so that the app exists and all its lines are new.
+        known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
+        poller: the poller, if followers of the same scheduler share one. None: a new one.
+        watches_start: whether it is an error after a minute if the app cannot start.
         start_by: epoch seconds by which it must have started; with `watches_start`. None: no limit.
-        tracker: interprets the answers. None: one made from these arguments.
+        tracker: interprets the answers. None: a new one, made from these arguments.
     """
 
     def __init__(

@@ -49,15 +49,19 @@ _IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
 _NEAR_S = 0.5
 """A scheduler with a shorter poll interval is on the same host or network, so its logs may be read often, too."""
 _BEHIND_LINES = 200
-"""After a read of this many lines the end is still far, and a stream would have to start far before it."""
+"""After a read of this many lines read again instead of opening a stream, which would start far before the end."""
 _AFTER_END_S = 2.0
-"""Seconds to wait for the state of a replica after its stream has ended, and for a stream after its app has."""
+"""Seconds to wait after the end of a stream for the new state of its replica, and after the end of an app for the end
+of its streams."""
 _CUT_S, _CUT_MAX_S, _STEADY_S = 0.1, 30.0, 60.0
+"""First and longest pause before a stream is opened again after a cut. A stream that was open for `_STEADY_S` resets
+the pause."""
 _NO_STREAM_S, _NO_STREAM_MAX_S, _REFUSED_S = 1.0, 30.0, 600.0
+"""First and longest pause if the scheduler has no stream for a replica now, and the pause after a refused stream."""
 _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _REFUSALS_AT_END = 3
-"""Stop after this many refused reads of the rest of a log: without permission there is nothing to wait for."""
+"""After the end of the app: stop after this many refused reads, because a missing permission does not fix itself."""
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
 _UNFINISHED_S = 1.0
@@ -75,7 +79,7 @@ def _close(streams: Iterable[LogStream]) -> None:
 
 
 class LogReader:
-    """Reads the replicas in turn into a bounded queue, by an own thread or by calls of `step`.
+    """Reads the replicas one after the other into a bounded queue, on its own thread or when the caller calls `step`.
 
     `changed` is the condition on which the consumer waits; it guards all state here. Reading pauses while the queue is
     full, so memory does not grow with the log.

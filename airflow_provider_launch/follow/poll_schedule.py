@@ -23,7 +23,7 @@ _STEPS_PER_INTERVAL = 40
 _AFTER_END_S = (0.0, 0.15, 0.5, 1.2)
 """Delays of the polls after the log has shown an end: the state follows after milliseconds or up to a second."""
 _END_PAUSE_S = 0.25
-"""Pause between such polls of one app, because many of its replicas may end together."""
+"""Minimum seconds between polls of one app after reported ends, because many of its replicas may end together."""
 _RARE_FACTOR, _RARE_MAX_S = 10, 5.0
 _WAIT_SHARE, _WAIT_MAX_S = 0.1, 15.0
 """If all apps wait to start, the pause between rounds is a tenth of their wait, at most this many seconds."""
@@ -42,7 +42,7 @@ class PolledApp:
 
     app_id: str
     inboxes: dict[Inbox, float | None] = field(default_factory=dict)
-    """The inboxes, each with the interval that it wants."""
+    """The callbacks of the followers, each with the interval that its follower wants."""
     ask_at: float = _NEVER
     is_wanted: bool = False
     """Whether to poll it now."""
@@ -51,7 +51,7 @@ class PolledApp:
     first_recheck: float = _NOW
     """The first poll after the last such end."""
     act_at: float | None = None
-    """When the app needs an observer, even if rounds are rare."""
+    """When an observer must poll the app, even if rounds are rare."""
     changed_at: float | None = None
     waiting_since: float | None = None
     ends_are_reported: bool = False
@@ -64,8 +64,8 @@ class PollSchedule:
     """Plans rounds in which all apps are polled together, and single polls between them. Not thread-safe.
 
     Args:
-        interval_s: seconds between two rounds, unless an inbox wants a shorter interval.
-        adapts: rounds may become rarer, and changed apps are polled more often.
+        interval_s: seconds between two rounds, unless a follower wants a shorter interval.
+        adapts: whether rounds may become rarer, and changed apps are polled more often.
     """
 
     def __init__(self, interval_s: float, *, adapts: bool = True) -> None:

@@ -62,12 +62,14 @@ def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> Des
 class Poller:
     """Serves any number of followers of one scheduler with one `describe_many` per interval.
 
-    Its one thread lives while there are subscribers. Inboxes are called on that thread and must not block.
+    A round polls all apps; between rounds single apps may be polled. The one thread of the poller lives while there are
+    followers. It calls their callbacks, which must not block.
 
     Args:
         scheduler: where the apps run.
-        interval_s: seconds between two rounds. None: the scheduler's hint, and more often where a change is likely.
-        is_notified: the caller calls `poll_now` when an app ends, so new apps need no frequent polls.
+        interval_s: seconds between two rounds. None: the scheduler's `poll_interval_s`, with more frequent polls of
+            recently changed apps.
+        is_notified: whether the caller calls `poll_now` when an app ends, so that new apps need no frequent polls.
     """
 
     def __init__(

@@ -29,19 +29,19 @@ from airflow_provider_launch.schedulers.logs import LogLine
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 200
-"""Open streams of one process."""
+"""Maximum number of open streams in one process."""
 BUFFERED_BYTES = 8 * 1024 * 1024
-"""Limit of text that all streams together have read and no consumer has taken yet."""
+"""Maximum bytes of lines that all streams together have read and no consumer has taken yet."""
 _BLOCK_BYTES = 64 * 1024
 _SEEK_S, _SEEK_MAX_S = 1.0, 3.0
-"""While a stream seeks the requested position: seconds that it may be silent, and that it may take."""
+"""Maximum seconds of silence, and in all, while a stream seeks the requested position."""
 _SILENT_S, _SILENT_UNRELIABLE_S = 300.0, 60.0
 """Idle network streams are reopened after this many seconds, because a dead connection gives no signal."""
 _CHECK_S = 30.0
 
 
 class Subscriber(Protocol):
-    """Takes the lines of a stream. Called on the engine's thread, so it must not block."""
+    """Takes the lines of a stream. Called on the stream thread, so it must not block."""
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
         """Take lines; return False to pause until `StreamEngine.resume`."""

@@ -46,8 +46,8 @@ class Attempt:
 
     Args:
         operator: the task of the DAG, rendered.
-        context: of the task.
-        hook: reaches the scheduler.
+        context: the context of the task.
+        hook: connects to the scheduler.
         killer: cancels the current app when the task is killed.
         retry: calls the scheduler, retrying during an outage.
     """
@@ -65,11 +65,11 @@ class Attempt:
         self._memory = Memory(context.get("task_state_store"))
         self._record: Record | None = None
         self.adopted: DescribeAppResponse | None = None
-        """Status of the app when this try adopted it. None: this try has launched it."""
+        """Status of the app when this try adopted it. None if this try has launched it."""
         self.value: dict[str, Any] | None = None
-        """Return value of the last try, whose app has succeeded and was removed."""
+        """Return value of the last try, if its app has succeeded and was removed."""
         self.has_succeeded = False
-        """Whether the app has succeeded, so that a kill no longer cancels it."""
+        """Whether the app has succeeded; then a kill does not cancel it."""
 
     @property
     def app_id(self) -> str:

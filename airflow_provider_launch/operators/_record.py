@@ -49,7 +49,7 @@ def _readable(dag_id: str, task_id: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """Record of one attempt: its app, its scheduler and its progress."""
+    """One launch of a task: its app, its scheduler and its progress."""
 
     attempt: int
     app_id: str
@@ -57,16 +57,16 @@ class Record:
     identity: str
     """Identity of the scheduler at the launch; other schedulers do not know the app."""
     clear_number: int
-    """How often tasks of the run had been cleared; the same number means a retry."""
+    """`DagRun.clear_number` at the launch. If it has not changed, the next try is a retry and not a clear."""
     state: str
     """`intent` before the submit, `scheduled` after it, `closed` when no try may adopt the app."""
     handle: str = ""
     outcome: str = ""
-    """How the app of a closed record ended. `KILLED` in an open record: the task was killed, the app was not ended."""
+    """How the app of a closed record ended. In an open record `KILLED`: the task was killed and its app may run."""
     max_tries: int = -1
-    """Airflow's limit of tries, which a clear of this task raises unless the task was running. -1: unknown."""
+    """`max_tries` of the task at the launch. A clear of a task that is not running raises it. -1: unknown."""
     retries: int = -1
-    """The DAG's value at the launch. A clear computes `max_tries` from it, so that number alone is ambiguous."""
+    """`retries` in the DAG at the launch. A change of it also changes `max_tries`. -1: unknown."""
     value: dict[str, Any] | None = None
     """Return value of the task, saved before its succeeded app is removed."""
 
@@ -138,7 +138,7 @@ class StateStore(Protocol):
 
 
 class Memory:
-    """Stores the record of this task instance. Without a store (Airflow before 3.3) it is lost with the process."""
+    """Stores the record of this task instance. Without a store it is lost with the process."""
 
     def __init__(self, store: StateStore | None) -> None:
         self._store = store

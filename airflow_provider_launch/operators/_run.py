@@ -57,9 +57,9 @@ class OperatorRun(TaskRun):
 
     Args:
         operator: the task of the DAG, rendered.
-        context: of the task.
+        context: the context of the task.
         killer: cancels the app when the task is killed.
-        on_end: takes the last status of the app.
+        on_end: called with the last status of the app.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class OperatorRun(TaskRun):
         self._on_end = on_end
         self._attempt = Attempt(operator, context, self._hook, killer, self._retry)
         self._roles: Sequence[Role] = ()
-        """The roles as launched; empty in a task that resumes."""
+        """The roles of the launched app; empty in a task that resumes."""
         self._results: list[Any] = []
-        """The result of the app, once it was read."""
+        """The result of the app as its only item; empty until it was read."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:

@@ -58,36 +58,35 @@ class LaunchAppOperator(BaseOperator):
 
     Args:
         app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
-            Every text in an app of the DAG file is a template; XComs and the value of the callable are not. Airflow
-            calls a callable in each try, and once more when a deferred task resumes.
+            Every string in an app that is written in the DAG file is a template; XComs and the value of the callable
+            are not. Airflow calls a callable in each try, and once more when a deferred task resumes.
         component: name of a function that returns an app: `dist.ddp`, `package.module:function`, or
             `path/to/file.py:function`, relative to the folder of the DAG file.
         component_args: its arguments by name, or as a list like on a command line. Names and types are checked when
             the DAG is parsed. Template; the component is called with the rendered values.
         launch_conn_id: the connection, which names the scheduler. Template.
-        cfg: options of this launch; they win over those of the connection. Template.
-        workspace: directory with the code of the first role, relative to the DAG file; or a mapping of directories to
-            sub-directories of one tree. A replica finds a copy in its working directory. Template.
-        wait: False succeeds right after the launch, with the same XComs.
+        cfg: options of this launch; they override those of the connection. Template.
+        workspace: directory with the code of the first role, relative to the DAG file; or a mapping of local
+            directories to paths in the working directory of a replica, where each replica finds a copy. Template.
+        wait: whether to wait for the end of the app. False: succeed right after the launch, with the same XComs.
         poll_interval_s: seconds between two polls of the app. None: the scheduler's default.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: roles whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now" to skip the earlier lines of an adopted app.
-        max_log_bytes: bytes of log shown per replica; of a longer log, the first and the last half of it. None: all.
-        on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to adopt.
+        max_log_bytes: maximum bytes of log shown per replica. A longer log is cut in the middle. None: all.
+        on_kill: whether a killed task cancels its app ("cancel"), or leaves it running for the next try ("leave").
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
-        time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
+        time_limit_s: seconds after which the scheduler ends the app; on Docker only while a process polls the app.
         start_limit_s: seconds from the first submission within which the app must have started, also across retries
             that adopt it. Otherwise it is cancelled, and the task fails with the reason for the wait. None: no limit,
             except that a stuck app, such as one with a missing image, waits only a minute.
             With `wait=False` the task waits for the start until this limit; without a limit it does not wait.
-        on_finish: removal of an ended app, once its log and its result were read: "keep" it as long as the scheduler
-            does, "delete_succeeded", or "delete" it after any end. None: `[launch] on_finish`, "delete_succeeded" by
-            default.
-        results: "first" returns the result of the lowest replica of the first role that wrote one, "all" a list of the
-            results of all its replicas.
-        skip_on_exit_code: exit code or codes of the replica that failed first with which the task is skipped.
-        deferrable: True waits in the triggerer and needs no worker meanwhile. None: `[operators] default_deferrable`.
+        on_finish: when to delete an ended app, after its log and result were read: "keep" (never), "delete_succeeded",
+            or "delete" (always). None: `[launch] on_finish`, "delete_succeeded" by default.
+        results: "first" returns the result of the lowest-numbered replica of the first role that wrote one, "all" a
+            list of the results of all replicas of that role.
+        skip_on_exit_code: one or more exit codes. The task is skipped if the first failed replica has one of them.
+        deferrable: whether to wait in the triggerer, without a worker. None: `[operators] default_deferrable`.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
     """
@@ -165,11 +164,11 @@ class LaunchAppOperator(BaseOperator):
         self._is_app_made = component is not None or callable(app)
         """Whether a function builds the app; otherwise the field `app` contains it."""
         self._brought: list[Any] = []
-        """Further arguments of such a function, from runs and other tasks."""
+        """Values from runs and other tasks that the function receives in addition to its arguments."""
         self._marks_data = self._keeps_types = False
         self._marked_args: Any = None
         self._settled_args: Any = None
-        """The last rendered arguments of the component, with and without marks."""
+        """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()

@@ -16,7 +16,7 @@ class Fields:
 
     Args:
         document: the file.
-        path: of the mapping.
+        path: the keys that lead to the mapping.
         problems: problems are added here.
         step: the step of the mapping, for messages.
     """

@@ -84,14 +84,16 @@ T = TypeVar("T")
 
 
 class Scheduler(abc.ABC, Generic[T]):
-    """One execution system. `T` is the type of its resolved cfg.
+    """A backend: the interface to one scheduler, such as a Docker engine, a cluster or a queue.
 
-    A backend implements `schedule`, `_submit_dryrun`, `list`, `_cancel_existing`, one of `describe` and
-    `describe_many`, and one of `read_logs` and `log_iter`: each of a pair builds on the other.
+    `T` is the type of its resolved cfg. A backend implements `schedule`, `_submit_dryrun`, `list`, `_cancel_existing`,
+    one of `describe` and `describe_many`, and one of `read_logs` and `log_iter`: each of a pair has a default that
+    calls the other.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """Optional features of this scheduler. Only `_submit_dryrun` refuses anything else, with `UnsupportedError`."""
+    """Optional features of this scheduler. `_submit_dryrun` must refuse all others, with `UnsupportedError`; no other
+    method checks this."""
 
     poll_interval_s: ClassVar[float] = 10.0
     """Default seconds between two polls of an app."""

@@ -56,9 +56,9 @@ class SensorRun(TaskRun):
 
     Args:
         sensor: the task of the DAG, rendered.
-        context: of the task.
+        context: the context of the task.
         killer: cancels the app when the task is killed.
-        handle: the handle that a trigger has found. Empty: the sensor's.
+        handle: the handle that a trigger has found; if empty, the handle in the sensor's argument.
     """
 
     def __init__(self, sensor: AppStatusSensor, context: Context, killer: CancelThread, *, handle: str = "") -> None:

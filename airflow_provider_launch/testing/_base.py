@@ -283,7 +283,7 @@ def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]
 
 
 class ContractBase:
-    """Declarations of a backend, as class attributes and fixtures.
+    """Base class with which a backend describes itself, by class attributes and fixtures.
 
     A subclass sets `factory`, `capabilities` and the fixtures `params` and `image`; the rest has defaults.
     """
@@ -293,20 +293,20 @@ class ContractBase:
     capabilities: ClassVar[frozenset[Capability]]
     """Capabilities of the scheduler; a test compares them with those that the scheduler declares."""
     timeout_s: ClassVar[float] = 60.0
-    """Seconds within which a short app ends on this engine and any log is read."""
+    """Seconds that each wait may take: a short app must end, and any log must be readable, within this time."""
     lag_s: ClassVar[float] = 0.0
-    """Maximum delay between the end of a program and the end of its app, or between that and the moment when
-    `Engine.alive` no longer counts the program."""
+    """Maximum seconds until the engine reports the end of a program that has ended, and until `Engine.alive` counts no
+    program of an app whose end was reported."""
     drain_s: ClassVar[float] = 0.0
     """Seconds for which a program stays alive after much output, on an engine that loses unread output when the program
     ends."""
     endless: ClassVar[int] = 20_000_000
     """Bytes of a line without an end; lower it if the engine cuts lines, or its emulation takes minutes."""
     many: ClassVar[int] = 200
-    """Number of apps in the tests of costs."""
+    """Number of apps in the tests that count requests."""
     xfail: ClassVar[Mapping[str, str]] = {}
-    """Test name (also with its parameters, `test_x[a]`) to the reason why it fails here. A test that passes anyway is
-    an error."""
+    """Known failures: test name, or `test_x[a]` for one set of parameters, to the reason. As with pytest's strict
+    xfail, a test that passes is an error."""
 
     @pytest.fixture
     def params(self) -> dict[str, Any]:

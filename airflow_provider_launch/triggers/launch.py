@@ -42,15 +42,15 @@ class AppStatusTrigger(BaseTrigger):
     Args:
         handle: `backend://connection/app_id`, or `[task id, XCom key]` of the XCom with the handle.
         deadline: epoch seconds after which the wait ends. None: never.
-        timeout_s: the same, counted from the start of the trigger.
+        timeout_s: like `deadline`, in seconds from the start of the trigger.
         cancels_at_deadline: whether the deadline cancels the app.
-        scheduled: the task has just launched the app: the app exists, and none of its lines are old.
-        known: the app existed, so if the scheduler does not find it, it has vanished.
-        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None: unknown;
+        scheduled: whether the task has just launched the app, so that the app exists and all its lines are new.
+        known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
+        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None if unknown;
             then only values with secret-like names are masked.
         progress: `FollowProgress` of an earlier follower of the task, as JSON.
-        fire_after_s: earliest time of the event, in seconds from the start of the trigger. Airflow's scheduler fails a
-            task that resumes before it knows that the worker has ended.
+        fire_after_s: earliest time of the event, in seconds from the start of the trigger. Before that, Airflow's
+            scheduler may not have noticed that the worker has exited, and would fail the task.
         options: fields of `FollowOptions` by name.
     """
 

@@ -37,7 +37,7 @@ class ReplicaEnd:
 
     exit_code: int | None = None
     signal: str | None = None
-    """Name of the signal that ended it, where the engine reports signals separately. None: the exit code shows it."""
+    """Name of the signal that ended it, where the engine reports signals separately; otherwise None."""
     out_of_memory: bool = False
     outside: str = ""
     """The cause of an outside stop that the exit code alone does not show."""

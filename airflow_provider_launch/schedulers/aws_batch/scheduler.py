@@ -59,7 +59,7 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError
 """Errors that unexpected values in a job or record cause."""
 
 _ATTEMPTS_S = 90.0
-"""Maximum age of the list of attempts if many logs are followed; followers poll the states more often."""
+"""Maximum age of the list of attempts if many logs are followed. Polls normally read it more often."""
 
 
 class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):

@@ -42,7 +42,7 @@ class FrameLines:
     """Parses a followed log into lines, see `LineParser`.
 
     Args:
-        cursor: of a read of the container; empty: start at the first line.
+        cursor: the cursor of an earlier read of the container; empty at the first line.
         is_whole: the response has the whole log since the time of `since`, and not only a tail.
     """
 

@@ -58,9 +58,9 @@ log = logging.getLogger(__name__)
 _ROUNDS = 6
 """Maximum steps in one poll of an app; the rest is left to the next poll."""
 _TAKEOVER_S = 10.0
-"""Seconds after which the creator of an unstarted container counts as dead."""
+"""Seconds after which the creator of an unstarted container is assumed dead, and another process takes it over."""
 _IN_FLIGHT_S = 1.0
-"""Maximum seconds from the start of a container in the engine until the engine shows it; a rename cannot stop it."""
+"""Maximum seconds until the engine lists a container as started. In that time a rename does not prevent the start."""
 _POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
 """First and longest interval between inspections of a container that was never started."""
 _START_AGAIN_S = 0.5
@@ -68,14 +68,16 @@ _START_AGAIN_S = 0.5
 _SOON_S = 30.0
 """Seconds during which a new container is inspected often, because it may be started soon."""
 _STOP_AGAIN_S = 60.0
-_SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
-"""Seconds until the engine reports the cause of a kill, and the longer wait for containers with a memory limit."""
+_SIGKILL_CODE = 137
+_CAUSE_S, _LIMITED_CAUSE_S = 0.2, 1.5
+"""Seconds until the engine reports the cause of a kill; longer for containers with a memory limit, because the report
+of a lack of memory comes later."""
 _FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
 """Exit codes of containers that an engine kills when it stops or starts, or finds dead after a crash of its host."""
 _DOWN_NS = 900 * 1_000_000_000
-"""Maximum downtime of an engine for which its restart counts as the reason of an end."""
+"""Maximum downtime of an engine for which its restart is reported as the reason of an end."""
 
 
 class Observer:
@@ -92,7 +94,7 @@ class Observer:
         self._creation = creation
         self._polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._first_polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        """Time of the first poll of a container."""
+        """Time of the first repeated inspection of a container."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._asked: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)

@@ -52,7 +52,7 @@ class Assessment:
     state: AppState
     msg: str = NONE
     phases: dict[tuple[str, int], Phase | None] = field(default_factory=dict)
-    """Phase of each replica; None: its container was removed from outside."""
+    """Phase of each replica, None if its container was removed from outside."""
     mark: EndMark | None = None
     stop: list[Container] = field(default_factory=list)
     discard: list[Container] = field(default_factory=list)

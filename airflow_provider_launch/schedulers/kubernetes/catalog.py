@@ -29,12 +29,13 @@ _NAMED_APPS = 40
 """Maximum number of apps to select by name; for more apps, all are listed."""
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
-"""With more than `_UNSTEADY_APPS` apps, the interval at which the pods of waiting apps are read."""
+"""Seconds between two reads of the pods of waiting apps, if there are more than `_UNSTEADY_APPS` apps."""
 _PENDING_SHARE = 0.5
-"""The pods of an app that waits are read again after this share of its wait; a change of its Jobs shows its start."""
+"""The pods of an app that waits are read again after this share of its wait. Its start is noticed earlier, because it
+changes the Jobs."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
-"""Apps requested within this many seconds stay cached, however many there are."""
+"""Apps that were requested within this many seconds stay cached, even if there are more than `_KEPT_APPS`."""
 _TIDY_S = 60.0
 
 
@@ -73,19 +74,19 @@ class Known:
     running_attempt: int | None = None
     """The last attempt of the app that was seen running."""
     wait_reason: str = ""
-    """Why it waits, by its latest events."""
+    """Why the app waits, from the latest events of one of its objects."""
     wait_reason_of: str = ""
-    """The uid of the object of those events."""
+    """The uid of that object."""
     wait_reason_at: float = float("-inf")
     queued: str = ""
-    """Why the queue holds it back, if that was ever read."""
+    """Why the queue does not admit the app; empty until it was read."""
     queued_attempt: int = 0
     queued_at: float = float("-inf")
     removals_at: float = float("-inf")
     """When we last checked for pods that were removed while their programs ran."""
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
-    """Uids of the Jobs that `final` was made from."""
+    """Uids of the Jobs from which `final` was computed."""
     refusal: str = ""
     """The cluster's refusal of the next step."""
     refused_at: float = float("-inf")

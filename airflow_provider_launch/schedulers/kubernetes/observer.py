@@ -43,15 +43,16 @@ _ROUNDS = 8
 """Maximum number of steps in one poll of an app; the next poll does the rest."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _CHANGED = "the server rejected our request due to an error in our request"
-"""The server's whole answer when a test of a JSON Patch has failed."""
+"""The complete answer of the server if a test in a JSON Patch fails."""
 _REFUSED_S = 5.0
-"""Seconds for which a refused step is not tried again."""
+"""Seconds until a refused step is tried again."""
 _STOPPED_PODS = 100
-"""Maximum number of pods to stop one by one, which keeps their logs; the Job stops more of them, without logs."""
+"""Maximum number of pods that are stopped one by one, which keeps their logs. If there are more, the end of the Job
+stops them, and their logs are lost."""
 _BACKOFF_S = 8
-"""Kubernetes replaces a failed replica after 10 seconds, then 20, and so on: its Job has to end before that."""
+"""Seconds within which a Job has to end, because Kubernetes replaces a failed replica after 10 seconds, then 20, ..."""
 _LINGERS_S = 10.0
-"""Seconds that a pod may need to end after its program; if it takes longer, another container still runs in it."""
+"""Seconds within which a pod ends after its program. If it takes longer, another container still runs in it."""
 
 
 class Observer:

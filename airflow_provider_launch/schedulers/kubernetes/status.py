@@ -109,7 +109,7 @@ _REFUSED = re.compile(
     r"(?![.:-]*\w)",
     re.IGNORECASE,
 )
-"""Answers of registries that another pull would not change; any other answer may be an outage."""
+"""Words in the error of a registry that mean that another pull cannot succeed; any other error may be temporary."""
 _NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|denied for) [^\s,]+')
 """Names of images and registries in a message; names with a slash are found by the slash."""
 _LOST_SOURCE = re.compile(

@@ -30,7 +30,8 @@ _ERRORS_BYTES = 32 * 1024 * 1024
 _DAMAGED_S = 60.0
 """Seconds until a damaged record is read again, because a user may have repaired it."""
 _MOST_READS = 20
-"""Maximum reads of one app's request in that time: a program may keep replacing it, and each read delays all apps."""
+"""Maximum reads of one app's request within `_DAMAGED_S`, because a program may keep replacing the file, and each read
+delays all apps."""
 _FEW_ATTEMPTS = 1000
 """Number of attempts that an app may always have, whatever its retries."""
 
@@ -48,7 +49,7 @@ class KnownApp:
     errors: dict[str, str] | None = None
     last_log_line: str | None = None
     _newest_of: tuple[list[Attempt], dict[tuple[int, int], Attempt]] = field(default_factory=lambda: ([], {}))
-    """The attempts, and what `_newest` made of them."""
+    """The attempts, and the mapping that `_newest` computed from them."""
 
     def newest_paths(self, role: int, name: str) -> list[str]:
         """Return the path of a file in the last attempt of each replica of a role; empty if there is no attempt."""

@@ -53,14 +53,15 @@ _RESULTS_AT_ONCE = 50
 _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 _DEAD_S = 120.0
-"""Seconds without a sign of life after which the job of a deleted app counts as ended; it gives one every 15."""
+"""Seconds after which the job of a deleted app counts as ended, counted from the last change of its file `alive`. A
+running job changes that file every 15 s."""
 
 
 class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
-    """Runs each app as one job, whose script runs the attempts and keeps the record in a shared directory.
+    """Runs each app as one job. The script of the job runs the attempts and keeps the record in a shared directory.
 
-    That directory is authoritative, and Slurm adds the state of the job. Every process that reaches both sees the same
-    apps.
+    The directory decides the state of the app; Slurm adds the state of the job. Every process that can read both sees
+    the same apps.
     """
 
     name: ClassVar[str] = "slurm"
