@@ -327,7 +327,7 @@ class Scheduler(abc.ABC, Generic[T]):
             if wanted <= row.owner.items() and row.created_at is not None and row.created_at <= limit
         }
         deleted = []
-        for app_id, response in self._describe_sound(builtins.list(created)):
+        for app_id, response in self._describe_readable(builtins.list(created)):
             try:
                 has_ended = is_terminal(response.state)
                 ended_at = self._ended_at(response, created[app_id]) if has_ended else None
@@ -338,7 +338,7 @@ class Scheduler(abc.ABC, Generic[T]):
                 log.warning("app %s is skipped, because it cannot be deleted now: %s", app_id, error)
         return deleted
 
-    def _describe_sound(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
+    def _describe_readable(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
         """Yield these apps with their responses; skip only the apps that the scheduler cannot read."""
         try:
             responses = self.describe_many(ids)
@@ -347,8 +347,8 @@ class Scheduler(abc.ABC, Generic[T]):
                 log.warning("app %s is skipped, because it cannot be read: %s", ids[0], error)
                 return
             half = len(ids) // 2
-            yield from self._describe_sound(ids[:half])
-            yield from self._describe_sound(ids[half:])
+            yield from self._describe_readable(ids[:half])
+            yield from self._describe_readable(ids[half:])
         else:
             yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 

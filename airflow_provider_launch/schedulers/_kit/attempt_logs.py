@@ -45,7 +45,7 @@ class AttemptRead:
     lines: list[LogLine]
     cursor: Mapping[str, Any]
     """Position for the next read of this attempt; empty at its first line."""
-    goes_on: bool | None = None
+    continues: bool | None = None
     """Whether to continue with the next attempt if there are no lines; None means only if this one has ended."""
 
 
@@ -84,7 +84,7 @@ def read_attempts(
         lines = found.lines
         if attempt.number:
             lines = [line._replace(attempt=attempt.number) for line in lines]
-        if lines or not (attempt.is_over if found.goes_on is None else found.goes_on):
+        if lines or not (attempt.is_over if found.continues is None else found.continues):
             break
     return LogChunk(lines, state or None)
 

@@ -65,7 +65,7 @@ class FrameLines:
         self._reader.take(self._ordered(self._frames.feed(data)), lines, sys.maxsize)
         return lines if self._is_placed else self._placed(lines)
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         """Whether the position of the cursor was reached."""
         return self._is_placed
 

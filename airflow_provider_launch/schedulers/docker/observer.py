@@ -61,7 +61,7 @@ _TAKEOVER_S = 10.0
 """Seconds after which the creator of an unstarted container is assumed dead, and another process takes it over."""
 _IN_FLIGHT_S = 1.0
 """Maximum seconds until the engine lists a container as started. In that time a rename does not prevent the start."""
-_POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
+_INSPECT_AGAIN_S, _INSPECT_AGAIN_MAX_S = 1.0, 600.0
 """First and longest interval between inspections of a container that was never started."""
 _START_AGAIN_S = 0.5
 """Pause before the only retry of a start that was refused without a reason."""
@@ -92,12 +92,12 @@ class Observer:
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
-        self._polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        self._first_polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._inspected_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._first_reinspected_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         """Time of the first repeated inspection of a container."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        self._asked: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
+        self._checked_for_stops: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
 
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return the state of an app and its next step.
@@ -123,7 +123,7 @@ class Observer:
             now: the engine's time in epoch seconds.
         """
         ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]
-        new = [container for container in ended if container.id not in self._asked]
+        new = [container for container in ended if container.id not in self._checked_for_stops]
         if not new:
             return
         since = min(container.created for container in new)
@@ -140,7 +140,7 @@ class Observer:
                 if container.id in self.details:
                     detail = self.details[container.id]
                     self.details[container.id] = dataclasses.replace(detail, outside=stop.by, restarts=stop.restarts)
-            self._asked[container.id] = True
+            self._checked_for_stops[container.id] = True
 
     def find_ends(self, app: App) -> None:
         """Find the end times of replicas for which the engine reported no event; one inspection for each replica."""
@@ -155,9 +155,9 @@ class Observer:
         moment = time.monotonic()
         if cached is not None:
             final = cached.finished or cached.error or container.kind == Kind.MARK
-            waited_s = moment - self._first_polled_at.setdefault(container.id, moment)
-            pause_s = _POLL_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _POLL_AGAIN_MAX_S)
-            if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
+            waited_s = moment - self._first_reinspected_at.setdefault(container.id, moment)
+            pause_s = _INSPECT_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _INSPECT_AGAIN_MAX_S)
+            if final or (container.unstarted and moment - self._inspected_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine gets the end and its cause in two messages, so the cause may come later.
@@ -172,7 +172,7 @@ class Observer:
             return
         detail = Detail.of(document)
         self.details[container.id] = self._with_restart_note(detail)
-        self._polled_at[container.id] = moment
+        self._inspected_at[container.id] = moment
 
     def _wait_after_list(self, seconds: float) -> None:
         """Wait until the last list is `seconds` old, so that containers that ended together wait only once."""
@@ -310,7 +310,7 @@ class Observer:
             return None  # taken over, or being removed
         except SchedulerRejectedError as error:
             # Inspect it again, because the inspection may now show the reason.
-            self._polled_at.pop(container.id, None)
+            self._inspected_at.pop(container.id, None)
             self.details.pop(container.id, None)
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]

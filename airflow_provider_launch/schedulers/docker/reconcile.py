@@ -221,7 +221,7 @@ class _Assessor:
         decision = decide(self.plan.policies, self.number, replicas)
         lost = len(replicas) < len(phases)
         if lost and decision.next is RetryAction.SUCCEED:
-            return Decision(RetryAction.GO_ON)
+            return Decision(RetryAction.CONTINUE)
         over = decision.next in {RetryAction.FAIL, RetryAction.SUCCEED}
         if not over and self.cancel is None and self._late(phases):
             return Decision(RetryAction.FAIL)

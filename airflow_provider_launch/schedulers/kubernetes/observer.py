@@ -138,20 +138,20 @@ class Observer:
 
     def _refused(self, found: tuple[App, Plan, Assessment], error: LaunchError) -> tuple[App, Plan, Assessment]:
         """Cache the reason of a refused step, and return the assessment with this reason as its message."""
-        known = self._catalog.of(found[0].app_id)
-        if known.refusal != str(error):
+        cached = self._catalog.of(found[0].app_id)
+        if cached.refusal != str(error):
             # Log it, because followers of a running app do not show the message.
             log.warning("app %s: its next step was refused and will be retried: %s", found[0].app_id, error)
-        known.refusal, known.refused_at = str(error), time.monotonic()
+        cached.refusal, cached.refused_at = str(error), time.monotonic()
         return self.with_recent_refusal(found) or found
 
     def with_recent_refusal(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment] | None:
         """Return the assessment with the refusal of its next step, or None if there was no recent refusal."""
         app, plan, assessment = found
-        known = self._catalog.of(app.app_id)
-        if time.monotonic() - known.refused_at > _REFUSED_S:
+        cached = self._catalog.of(app.app_id)
+        if time.monotonic() - cached.refused_at > _REFUSED_S:
             return None
-        return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=known.refusal)
+        return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=cached.refusal)
 
     def cancel(self, app_id: str) -> None:
         """Cancel an app; no-op if it has ended.
