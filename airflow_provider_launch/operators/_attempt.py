@@ -16,7 +16,7 @@ from airflow_provider_launch._task.outcome import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
-from airflow_provider_launch.operators._record import KILLED, Memory, NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.operators._record import KILLED, NextStep, Record, RecordStore, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
@@ -62,7 +62,7 @@ class Attempt:
         self._killer = killer
         self._retry = retry
         self._log = operator.log
-        self._memory = Memory(context.get("task_state_store"))
+        self._records = RecordStore(context.get("task_state_store"))
         self._record: Record | None = None
         self.adopted: DescribeAppResponse | None = None
         """Status of the app when this try adopted it. None if this try has launched it."""
@@ -84,7 +84,7 @@ class Attempt:
     @property
     def is_persistent(self) -> bool:
         """Whether another try can load what is saved."""
-        return self._memory.is_persistent
+        return self._records.is_persistent
 
     @property
     def _backend(self) -> str:
@@ -103,7 +103,7 @@ class Attempt:
             app: the app to launch.
             cfg: options for a launch.
         """
-        last = self._memory.load()
+        last = self._records.load()
         if not self.is_persistent:
             self._log.info("this Airflow has no task state store: a retry cannot adopt the app of an earlier try")
         run, ti = self._context["dag_run"], self._ti
@@ -220,7 +220,7 @@ class Attempt:
         self.adopted = response
         adopted = dataclasses.replace(record, state="scheduled", handle=handle)
         self._track(adopted)
-        self._memory.save(adopted)
+        self._records.save(adopted)
         return handle
 
     def _launch(self, app: AppDef, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
@@ -237,7 +237,7 @@ class Attempt:
         if not was_intended:
             # The build of an image does not count as waiting for a start.
             record = dataclasses.replace(record, since=time.time())
-        self._memory.save(record)
+        self._records.save(record)
         self._track(record)
         started_at = time.monotonic()
         try:
@@ -256,7 +256,7 @@ class Attempt:
         launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
         self._track(launched)
         self._killer.check()
-        self._memory.save(launched)
+        self._records.save(launched)
         # After the launch, so that the app does not wait for it and a kill finds the app recorded.
         show_request(self._op, self._ti)
         self._log.info("launched %s", handle)
@@ -291,7 +291,7 @@ class Attempt:
             handle: the handle in the event of the trigger. Empty if the trigger failed before it found the app, which
                 may still be running.
         """
-        record = self._memory.load()
+        record = self._records.load()
         if not handle and record is not None and self._is_own(record):
             handle = self._handle_of(record)
         if handle:
@@ -311,7 +311,7 @@ class Attempt:
         """Save the return value for the next try, in case this worker dies before Airflow records the success."""
         if self._record is not None:
             self._record = dataclasses.replace(self._record, value=value)
-            self._memory.save(self._record)
+            self._records.save(self._record)
 
     def close(self, error: Exception) -> None:
         """Save for the next try that the app has ended, and how."""
@@ -322,12 +322,12 @@ class Attempt:
         outcome = str(status.state) if status is not None else type(error).__name__
         # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
         with contextlib.suppress(Exception):
-            self._memory.save(dataclasses.replace(record, state="closed", outcome=outcome))
+            self._records.save(dataclasses.replace(record, state="closed", outcome=outcome))
 
     def _note_kill(self, record: Record) -> None:
         """Store the kill and keep the record open: if a clear caused the kill, the next try must replace the app."""
         with contextlib.suppress(Exception):
-            self._memory.save(dataclasses.replace(record, outcome=KILLED))
+            self._records.save(dataclasses.replace(record, outcome=KILLED))
 
     # ---- cancel ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The record of which app a task has launched, and the decision what the next try does with the app.
 
-Nothing here does I/O except `Memory`, which reads and writes one key of Airflow's task state store.
+Nothing here does I/O except `RecordStore`, which reads and writes one key of Airflow's task state store.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def next_step(record: Record | None, clear_number: int, max_tries: int, retries:
     # was running, or if its limits changed, because it was not running. The app of a killed try may still run, because
     # its cancel may have failed.
     limits = (record.max_tries, record.retries)
-    concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
-    if record.clear_number != clear_number and concerns_us:
+    was_task_cleared = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
+    if record.clear_number != clear_number and was_task_cleared:
         return NextStep.REPLACE
     return NextStep.RESUME if record.is_open else NextStep.LAUNCH
 
@@ -134,10 +134,10 @@ class StateStore(Protocol):
         """Return the value of the key."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value across tries and clears for `retention`, None: for Airflow's default time."""
+        """Keep the value across tries and clears for `retention`, or for the default time of Airflow."""
 
 
-class Memory:
+class RecordStore:
     """Stores the record of this task instance. Without a store it is lost with the process."""
 
     def __init__(self, store: StateStore | None) -> None:

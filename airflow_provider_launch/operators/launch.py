@@ -163,11 +163,11 @@ class LaunchAppOperator(BaseOperator):
         self._literals: set[str] | None = None
         self._is_app_made = component is not None or callable(app)
         """Whether a function builds the app; otherwise the field `app` contains it."""
-        self._brought: list[Any] = []
+        self._external_values: list[Any] = []
         """Values from runs and other tasks that the function receives in addition to its arguments."""
         self._marks_data = self._keeps_types = False
         self._marked_args: Any = None
-        self._settled_args: Any = None
+        self._unmarked_args: Any = None
         """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
         with _final_errors(self.task_id):
             self._check_arguments()
@@ -243,13 +243,13 @@ class LaunchAppOperator(BaseOperator):
         elif not callable(self.app) and not _has_xcom(self.app):
             _as_app(self.app)
 
-    def _app_now(self) -> AppDef:
+    def _rendered_app(self) -> AppDef:
         """Return the app, after templates are rendered."""
         if self.component is None:
             return _as_app(self.app)
         from airflow_provider_launch.operators._component import component_app
 
-        is_rendered = self._settled_args is not None and self.component_args is self._settled_args
+        is_rendered = self._unmarked_args is not None and self.component_args is self._unmarked_args
         return component_app(self, self._marked_args if is_rendered else self.component_args)
 
     # ---- templates -------------------------------------------------------------------------------------------
@@ -268,24 +268,24 @@ class LaunchAppOperator(BaseOperator):
             return self._render_content(content, context, jinja_env, seen_oids)
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
-        is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
+        is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
         # If the whole app comes from a template or XCom, macros in it are replaced. A single value from there is data,
         # so its `$` stay. A list is a command line, so all its members are strings.
-        self._marks_data, self._keeps_types = not (is_app and is_brought), not (is_app or isinstance(content, list))
+        self._marks_data, self._keeps_types = not (is_app and is_external), not (is_app or isinstance(content, list))
         try:
             rendered = self._render_content(content, context, jinja_env, seen_oids)
         finally:
             marks, self._marks_data, self._keeps_types = self._marks_data, False, False
         if is_app:
             return _with_masks(settled_app(rendered) if marks else rendered)
-        self._marked_args = marked(rendered) if is_brought else rendered
-        self._settled_args = settled(self._marked_args)
-        return self._settled_args
+        self._marked_args = marked(rendered) if is_external else rendered
+        self._unmarked_args = settled(self._marked_args)
+        return self._unmarked_args
 
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if content is not None and any(content is field for field in self._given_fields):
+        if content is not None and any(content is field for field in self._app_fields):
             self._note_texts(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
 
@@ -351,7 +351,7 @@ class LaunchAppOperator(BaseOperator):
         return rendered if isinstance(rendered, str) else marked(rendered)
 
     @property
-    def _given_fields(self) -> tuple[Any, ...]:
+    def _app_fields(self) -> tuple[Any, ...]:
         """The fields from which the app is built."""
         return (self.app, self.workspace, self.component_args)
 
@@ -373,9 +373,9 @@ class LaunchAppOperator(BaseOperator):
             return Sources(self._literals)
         # Airflow does not render empty fields, so literals may be missing.
         literals = self._literals or set()
-        rendered = {text for field in self._given_fields[1:] for text in texts_in(field)}
-        brought = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._brought)}
-        return Sources(literals, (rendered | brought) - literals)
+        rendered = {text for field in self._app_fields[1:] for text in texts_in(field)}
+        external = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._external_values)}
+        return Sources(literals, (rendered | external) - literals)
 
     # ---- run -------------------------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class LaunchAppOperator(BaseOperator):
             SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
         """
         with _final_errors():
-            app = self._app_now()
+            app = self._rendered_app()
             return self._started(context).run(app, self._sources(context))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -434,7 +434,7 @@ class LaunchAppOperator(BaseOperator):
             return
         from airflow_provider_launch.operators._request import shown_dry_run
 
-        print(shown_dry_run(self, self._app_now()))  # noqa: T201 - the purpose of dry_run
+        print(shown_dry_run(self, self._rendered_app()))  # noqa: T201 - the purpose of dry_run
 
     def on_kill(self) -> None:
         """Mark the task as killed and cancel the app; called in a signal handler."""

@@ -199,7 +199,7 @@ class StepOperator(LaunchAppOperator):
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
         from airflow_provider_launch.operators._sources import texts_in
 
-        self._brought = [values, step.app, step.args, self.env, self.cfg]
+        self._external_values = [values, step.app, step.args, self.env, self.cfg]
         ours = self.place.settings.env, self.place.options
         self._literals = {*texts_in([self.model.parameters, self.step.app, self.step.args, *ours])}
 
