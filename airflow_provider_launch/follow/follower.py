@@ -214,7 +214,7 @@ class Follower:
         if item is not None and item.key is not None:
             self._cursors[item.key] = position_after(item.start, item.start_skip + shown)
             self._left.add(item.key)
-            self._reader.leave(item.key)
+            self._reader.stop_replica(item.key)
 
     def close(self) -> None:
         """End the helper threads without waiting for a hanging request; may be repeated."""
@@ -252,7 +252,7 @@ class Follower:
                 # Status first, so that a flood of lines does not delay the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
-                yield from self._events_of(self._tracker.silence(self._poller.asking_since))
+                yield from self._events_of(self._tracker.silence(self._poller.request_started_at))
                 yield from self._log_events()
                 if self._drained():
                     yield from self._end()
@@ -284,7 +284,7 @@ class Follower:
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):
                 self._reader.read_now()
-            self._poller.slow_down(self._app_id, self._reader.is_streaming())
+            self._poller.set_ends_reported(self._app_id, self._reader.is_streaming())
         if self._tracker.has_ended():
             # Before the yield, so that the rest of the log is read while the consumer shows the end.
             self._end_waiter.stop()
@@ -305,7 +305,7 @@ class Follower:
 
     def _want(self, replicas: Mapping[tuple[str, int], Standing], *, existing: bool) -> None:
         if self._logs:
-            self._reader.want(replicas, existing=existing)
+            self._reader.update_replicas(replicas, existing=existing)
 
     def _log_events(self) -> Iterator[Event]:
         item = self._reader.pop()
@@ -327,7 +327,7 @@ class Follower:
     def _drained(self) -> bool:
         if not self._tracker.has_ended() or self._reader:
             return False
-        return self._reader.done() or time.monotonic() - self._reader.progress > self._log_drain_s
+        return self._reader.done() or time.monotonic() - self._reader.progress_at > self._log_drain_s
 
     def _end(self) -> Iterator[Event]:
         response = self._tracker.response

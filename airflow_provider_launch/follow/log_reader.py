@@ -26,7 +26,7 @@ from airflow_provider_launch.follow.log_positions import (
     replica_key,
 )
 from airflow_provider_launch.follow.replicas import Phase, Standing
-from airflow_provider_launch.follow.stream_engine import stream_engine
+from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LINE_BYTES, LogChunk, cut_lines, last_refresh
@@ -75,7 +75,7 @@ _REPORTED_ATTEMPTS = 10
 
 def _close(streams: Iterable[LogStream]) -> None:
     for stream in streams:
-        stream_engine().close(stream)
+        stream_loop().close(stream)
 
 
 class LogReader:
@@ -110,7 +110,7 @@ class LogReader:
         "can_stream",
         "on_items",
         "on_program_end",
-        "progress",
+        "progress_at",
     )
 
     def __init__(
@@ -147,14 +147,16 @@ class LogReader:
         self._queue = LogQueue()
         self._outage_reported = False
         self._started_at = time.time()
-        self._started = self.progress = time.monotonic()
+        self._started = self.progress_at = time.monotonic()
         self._finishing = False
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
-    def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
+    def update_replicas(
+        self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool
+    ) -> bool:
         """Add replicas or update their phase, and return whether a read is due now.
 
         Args:
@@ -212,13 +214,13 @@ class LogReader:
         """Mark the app as ended. A log is complete when a read that starts after this call returns no lines."""
         with self._changed:
             self._finishing = True
-            self.progress = time.monotonic()
+            self.progress_at = time.monotonic()
             for replica in self._replicas.values():
                 replica.phase = Phase.ENDED
                 # Access that was refused may have been renewed, because the state could be read.
                 replica.failures = 0
                 # The stream ends soon after the program and delivers the lines until then.
-                replica.due = 0.0 if replica.stream is None else self.progress + _AFTER_END_S
+                replica.due = 0.0 if replica.stream is None else self.progress_at + _AFTER_END_S
             self._changed.notify_all()
 
     def is_streaming(self) -> bool:
@@ -231,7 +233,7 @@ class LogReader:
         """Return the next item, None if there is none now."""
         with self._changed:
             if (item := self._queue.take()) is not None:
-                self.progress = time.monotonic()
+                self.progress_at = time.monotonic()
             return item
 
     def release(self, item: LogItem) -> None:
@@ -246,9 +248,9 @@ class LogReader:
                 resumed, self._paused = self._paused, []
             streamed, item.is_streamed = item.is_streamed, False
         if streamed:
-            stream_engine().add_buffered(-item.size)
+            stream_loop().add_buffered(-item.size)
         for stream in resumed:
-            stream_engine().resume(stream)
+            stream_loop().resume(stream)
 
     def buffered_bytes(self) -> int:
         """Return the approximate memory of lines read and not yet shown."""
@@ -272,7 +274,7 @@ class LogReader:
         with self._changed:
             return not self._queue and all(replica.complete for replica in self._replicas.values())
 
-    def leave(self, key: str) -> None:
+    def stop_replica(self, key: str) -> None:
         """Stop reading this replica."""
         with self._changed:
             replica = self._replicas.get(key)
@@ -291,7 +293,7 @@ class LogReader:
             buffered = self._queue.unmark_streamed()
             self._changed.notify_all()
         if buffered:
-            stream_engine().add_buffered(-buffered)
+            stream_loop().add_buffered(-buffered)
         _close(dropped)
 
     def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
@@ -339,7 +341,7 @@ class LogReader:
             self._report_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
                 self._show_unfinished(replica, chunk.cursor)
-            self._took(replica, chunk, finishing=finishing)
+            self._store_chunk(replica, chunk, finishing=finishing)
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
             is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
             self._gate.report(is_reached=not is_outage)
@@ -421,10 +423,10 @@ class LogReader:
     def _may_stream(self, replica: ReplicaLog) -> bool:
         is_behind, replica.is_behind = replica.is_behind, False
         wanted = self.can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
-        return wanted and time.monotonic() >= replica.no_stream_until and stream_engine().reserve()
+        return wanted and time.monotonic() >= replica.no_stream_until and stream_loop().reserve()
 
     def _open_stream(self, replica: ReplicaLog) -> bool:
-        engine = stream_engine()
+        engine = stream_loop()
         try:
             stream = self._scheduler.stream_log(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
@@ -448,7 +450,7 @@ class LogReader:
             # Before the stream is added, because later a request would delay the stream thread and all other streams.
             self._report_attempts(replica, stream.attempt)
             with self._changed:
-                is_wanted = stream in self._streamed  # `stop` or `leave` may have been called meanwhile
+                is_wanted = stream in self._streamed  # `stop` or `stop_replica` may have been called meanwhile
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:
@@ -466,14 +468,14 @@ class LogReader:
                 return True  # the stream is being closed
             start, replica.cursor = replica.cursor, stream.cursor
             replica.cuts = 0
-            self.progress = replica.quiet_since = time.monotonic()
+            self.progress_at = replica.quiet_since = time.monotonic()
             shown = lines[replica.drop :] if replica.drop else lines
             replica.drop = max(0, replica.drop - len(lines))
             size = self._push(replica, shown, start, len(lines) - len(shown), is_streamed=True)
             is_full = self._queue.is_full_for_streams
             if is_full:
                 self._paused.append(stream)
-        stream_engine().add_buffered(size)
+        stream_loop().add_buffered(size)
         self.on_items()
         return not is_full
 
@@ -505,7 +507,7 @@ class LogReader:
             self.on_program_end()
         self.on_items()
 
-    def _took(self, replica: ReplicaLog, chunk: LogChunk, *, finishing: bool) -> None:
+    def _store_chunk(self, replica: ReplicaLog, chunk: LogChunk, *, finishing: bool) -> None:
         now = time.monotonic()
         with self._changed:
             replica.failures = 0
@@ -522,12 +524,12 @@ class LogReader:
                 replica.unfinished, replica.refreshes = "", 0
                 replica.quiet_since = replica.due = now
                 replica.is_behind = len(chunk.lines) >= _BEHIND_LINES
-                self.progress = now
+                self.progress_at = now
                 if replica.unreliable_host:
-                    stream_engine().mark_unreliable(replica.unreliable_host)
+                    stream_loop().mark_unreliable(replica.unreliable_host)
             elif finishing:
                 replica.complete = True
-                self.progress = now
+                self.progress_at = now
             elif self._finishing:
                 replica.due = now  # the app ended during this read, so it may have missed the last lines
             elif replica.phase is Phase.ENDED:
@@ -573,7 +575,7 @@ class LogReader:
             refused = isinstance(error, SchedulerRejectedError) and finishing and replica.failures >= _REFUSALS_AT_END
             if lasting or refused or isinstance(error, NotImplementedError):
                 replica.complete = True
-                self.progress = time.monotonic()
+                self.progress_at = time.monotonic()
                 action = "not trying again"
             else:
                 action = "trying again"

@@ -15,7 +15,7 @@ from airflow_provider_launch.util.backoff import backoff
 
 Answer = DescribeAppResponse | None | Exception
 """The result of polling an app: its description, None if it does not exist, or the error of the request."""
-Inbox = Callable[[Answer], None]
+OnAnswer = Callable[[Answer], None]
 
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
@@ -41,7 +41,7 @@ class PolledApp:
     """One app, and its reasons to be polled between the rounds. Times are in seconds of the caller's clock."""
 
     app_id: str
-    inboxes: dict[Inbox, float | None] = field(default_factory=dict)
+    callbacks: dict[OnAnswer, float | None] = field(default_factory=dict)
     """The callbacks of the followers, each with the interval that its follower wants."""
     ask_at: float = _NEVER
     is_wanted: bool = False
@@ -81,21 +81,21 @@ class PollSchedule:
 
     # ---- apps ------------------------------------------------------------------------------------------------
 
-    def add(self, app_id: str, inbox: Inbox, interval_s: float | None, now: float, *, is_new: bool) -> None:
+    def add(self, app_id: str, callback: OnAnswer, interval_s: float | None, now: float, *, is_new: bool) -> None:
         """Poll an app from now on."""
         if not self.apps:
             self._next_round, self._pauses = now, None
         app = self.apps.setdefault(app_id, PolledApp(app_id))
-        app.inboxes[inbox] = None if interval_s is None else max(0.01, interval_s)
+        app.callbacks[callback] = None if interval_s is None else max(0.01, interval_s)
         if is_new and interval_s is None:
             app.changed_at = now
         self.want(app_id, now)
 
-    def remove(self, app_id: str, inbox: Inbox) -> None:
+    def remove(self, app_id: str, callback: OnAnswer) -> None:
         """Remove a callback; an app without callbacks is not polled."""
         if (app := self.apps.get(app_id)) is not None:
-            app.inboxes.pop(inbox, None)
-            if not app.inboxes:
+            app.callbacks.pop(callback, None)
+            if not app.callbacks:
                 app.ask_at = _NEVER
                 del self.apps[app_id]
 
@@ -179,7 +179,7 @@ class PollSchedule:
 
     def pause_s(self, now: float) -> float:
         """Return seconds between two rounds."""
-        wanted = [each for app in self.apps.values() for each in app.inboxes.values()]
+        wanted = [each for app in self.apps.values() for each in app.callbacks.values()]
         pause_s = min((self.interval_s if each is None else each for each in wanted), default=self.interval_s)
         if not self._adapts or any(each is not None for each in wanted):
             return pause_s
@@ -204,7 +204,7 @@ class PollSchedule:
         elif app.waiting_since is None:
             app.waiting_since = now
         # Followers with their own interval get that interval.
-        if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.inboxes.values():
+        if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.callbacks.values():
             app.seen = None
             return
         # Not the state of each replica: with a thousand replicas one changes at each poll.

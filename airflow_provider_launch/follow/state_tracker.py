@@ -154,20 +154,20 @@ class StateTracker:
             self._compare(learned, answer)
         return learned
 
-    def silence(self, asking_since: float | None) -> StateUpdate:
+    def silence(self, request_started_at: float | None) -> StateUpdate:
         """Report an outage if an answer is missing for too long.
 
         Args:
-            asking_since: when the current request started (monotonic clock); None if no request is running.
+            request_started_at: when the current request started (monotonic clock); None if no request is running.
         """
         learned = StateUpdate()
         if self.has_ended():
             return learned
         now = time.monotonic()
         limit_s = min(_SILENCE_S, max(_ANSWER_S, self._unavailable_for_s))
-        silent = asking_since is not None and now - asking_since > limit_s
+        silent = request_started_at is not None and now - request_started_at > limit_s
         if silent and self._down_since is None:
-            self._down_since = asking_since
+            self._down_since = request_started_at
         if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
             seconds = now - self._down_since
             error = SchedulerUnavailableError(f"the state of {self._name!r} has been unknown for {seconds:.0f} s")

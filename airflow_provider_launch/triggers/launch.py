@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppStatusTrigger"]
 
-_LEAVE_S = 28.0
+_CANCEL_WAIT_S = 28.0
 """Seconds that a trigger waits for the cancel of its app before it ends; Airflow's `on_kill_timeout` is 30 s."""
 
 
@@ -97,7 +97,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when the wait is over."""
-        from airflow_provider_launch.triggers._run import is_of_user
+        from airflow_provider_launch.triggers._run import is_user_action
         from airflow_provider_launch.triggers.hub import hub
 
         started_at = time.monotonic()
@@ -115,13 +115,13 @@ class AppStatusTrigger(BaseTrigger):
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
-                    if is_of_user(error):
+                    if is_user_action(error):
                         hub().reconciler.check_soon(self._conn_id())
                         # Before `abandon`, which waits for shared threads: this takes long if many triggers end at
                         # once.
                         self._start_cancel()
                     await watch.abandon(error)
-                    if is_of_user(error):
+                    if is_user_action(error):
                         # Wait here, while the connection is still joined, and not only in `on_kill`: there the next
                         # cancellation would interrupt the wait and close the task's log.
                         await self._cancel_killed()
@@ -131,7 +131,7 @@ class AppStatusTrigger(BaseTrigger):
             finally:
                 watch.leave()
         except asyncio.CancelledError as error:
-            if is_of_user(error):
+            if is_user_action(error):
                 await self._cancel_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker handles it; a trigger that raises fails the task without a message
@@ -168,7 +168,7 @@ class AppStatusTrigger(BaseTrigger):
         if ending is None:
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LEAVE_S
+        deadline = loop.time() + _CANCEL_WAIT_S
         ended = asyncio.wrap_future(ending)
         while not ended.done() and (left := deadline - loop.time()) > 0:
             # Ignore further cancellations.
