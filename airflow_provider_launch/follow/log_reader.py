@@ -502,7 +502,10 @@ class LogReader:
                 replica.due = now if stream.end is StreamEnd.LOST else now + pause_s
             self._changed.notify_all()
         if stream.end is StreamEnd.REFUSED:
-            log.warning("logs of %s are read in turns for a while: %s", stream.host, stream.refusal)
+            log.warning(
+                "cannot stream logs from %s, polling them for the next %.0f minutes: %s",
+                stream.host, _REFUSED_S / 60, stream.refusal,
+            )  # fmt: skip
         if stream.end is StreamEnd.ENDED:
             self.on_program_end()
         self.on_items()
@@ -576,9 +579,9 @@ class LogReader:
             if lasting or refused or isinstance(error, NotImplementedError):
                 replica.complete = True
                 self.progress_at = time.monotonic()
-                action = "not trying again"
+                action = "giving up, so lines may be missing"
             else:
-                action = "trying again"
+                action = "retrying"
             self._report_error(replica, error, action)
             self._changed.notify_all()
 
@@ -587,9 +590,9 @@ class LogReader:
             # An outage concerns all replicas and is reported once.
             if not self._outage_reported:
                 self._outage_reported = True
-                self._queue.put(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))
+                self._queue.put(LogItem(LogGap(None, None, f"cannot read logs, {action}: {error}")))
             return
-        message = f"log is not readable, {action}: {replica.last_error}"
+        message = f"cannot read the log, {action}: {replica.last_error}"
         if message not in replica.reported and len(replica.reported) < _GAPS_PER_REPLICA:
             replica.reported += (message,)
             self._queue.put(LogItem(LogGap(replica.role, replica.k, message)))

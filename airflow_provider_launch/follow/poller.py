@@ -54,7 +54,7 @@ def _checked(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> D
         if None in lists:
             raise TypeError(
                 f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
-                f"states; its plug-in must give a list, which may be empty"
+                f"states; fix the plug-in: `describe` must set roles and roles_statuses to lists, which may be empty"
             )
     return answer
 

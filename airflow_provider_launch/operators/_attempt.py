@@ -188,7 +188,9 @@ class Attempt:
             # With other policies it was counted when the clear killed the task.
             metrics.count_cancelled(self._backend)
         if self._await_end(record.app_id) is None:
-            self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
+            self._log.warning(
+                "app %s did not end within `[launch] replace_wait_s` after it was cancelled", record.app_id
+            )
 
     def _resume(self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str) -> str | None:
         """Return the handle of the app of the last try; None if that app has ended and a new launch is due."""
@@ -345,23 +347,27 @@ class Attempt:
             if not is_asked:
                 self.cancel_killed()
                 return
-            self._log.warning("app %s is cancelled; the task was killed before it has ended", record.app_id)
+            self._log.warning(
+                "the task was killed while app %s was being cancelled; it may run for its grace time", record.app_id
+            )
             self._note_kill(record)
             return
         except Exception as problem:  # noqa: BLE001 - the task fails anyway, and the remaining app is logged
-            self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
+            self._log.error(
+                "app %s could not be cancelled: %s; cancel it, or it runs to its end", record.app_id, problem
+            )
             return
         # It may have started just before the cancel: then the next try follows it, or uses its result.
         if state is None:
-            self._log.warning("app %s is cancelled but has not ended yet; the next try will check it", record.app_id)
+            self._log.warning("app %s was cancelled but has not ended yet; the next try will check it", record.app_id)
         elif state is AppState.SUCCEEDED:
-            self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
+            self._log.warning("app %s succeeded before it was cancelled; the next try uses its result", record.app_id)
         elif state is AppState.CANCELLED:
             metrics.count_cancelled(self._backend)
-            self._log.warning("app %s has not started, and is cancelled", record.app_id)
+            self._log.warning("app %s did not start within its limit and was cancelled", record.app_id)
             self.close(error)
         else:
-            self._log.warning("app %s has started at the last moment, and is %s", record.app_id, state)
+            self._log.warning("app %s started while it was being cancelled, and ended as %s", record.app_id, state)
             self.close(error)
 
     def _await_end(self, app_id: str) -> AppState | None:
@@ -386,7 +392,7 @@ class Attempt:
         if record is None or self.has_succeeded:
             return
         if self._op.kill_policy == "leave":
-            self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            self._log.warning("the task was killed; app %s keeps running, because on_kill='leave'", record.app_id)
             self._note_kill(record)
             return
         error = self._killer.error
@@ -399,10 +405,12 @@ class Attempt:
             else:
                 if self._had_succeeded(record):
                     # The record stays open, so that a retry uses the result.
-                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    self._log.warning(
+                        "the task was killed after app %s had succeeded; a retry returns its result", record.app_id
+                    )
                     self._note_kill(record)
                     return
-                self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                self._log.warning("the task was killed; app %s was cancelled", record.app_id)
                 metrics.count_cancelled(self._backend)
                 self.close(AppKilledError("killed"))
                 return
@@ -410,7 +418,11 @@ class Attempt:
                 break
             time.sleep(0.2)
         self._note_kill(record)
-        self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+        self._log.error(
+            "the task was killed, but app %s could not be cancelled: %s; cancel it, or it runs to its end",
+            record.app_id,
+            error,
+        )
 
     def _had_succeeded(self, record: Record) -> bool:
         with contextlib.suppress(Exception):

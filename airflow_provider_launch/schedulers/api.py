@@ -275,7 +275,9 @@ class Scheduler(abc.ABC, Generic[T]):
             UnsupportedError: this scheduler returns only one document per app.
             Exception: the same as `result`.
         """
-        raise UnsupportedError(f"{self.backend!r} returns only one result per app; leave results='all' out")
+        raise UnsupportedError(
+            f"{self.backend!r} returns only one result per app; use results='first', or call `result`"
+        )
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -335,7 +337,7 @@ class Scheduler(abc.ABC, Generic[T]):
                     self.delete(app_id)
                     deleted.append(app_id)
             except AppUnavailableError as error:
-                log.warning("app %s is skipped, because it cannot be deleted now: %s", app_id, error)
+                log.warning("sweep skips app %s, because it cannot be deleted now: %s", app_id, error)
         return deleted
 
     def _describe_readable(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
@@ -344,7 +346,9 @@ class Scheduler(abc.ABC, Generic[T]):
             responses = self.describe_many(ids)
         except AppUnavailableError as error:
             if len(ids) == 1:
-                log.warning("app %s is skipped, because it cannot be read: %s", ids[0], error)
+                log.warning(
+                    "sweep skips app %s, because it cannot be read: %s; delete it with `Runner.delete`", ids[0], error
+                )
                 return
             half = len(ids) // 2
             yield from self._describe_readable(ids[:half])
@@ -389,7 +393,7 @@ class Scheduler(abc.ABC, Generic[T]):
             SchedulerUnavailableError: not reached; the same call may succeed later.
         """
         if type(self).log_iter is Scheduler.log_iter:
-            raise NotImplementedError(f"{self.backend!r} has no logs")
+            raise NotImplementedError(_no_logs(self.backend))
         # A plug-in with only `log_iter`: each call starts from the first line, so the cursor can only count lines.
         seen = cursor if isinstance(cursor, int) else 0
         response = self.describe(app_id)
@@ -480,12 +484,13 @@ class Scheduler(abc.ABC, Generic[T]):
             streams: STDOUT, STDERR or COMBINED; None: all that the backend has.
         """
         if type(self).read_logs is Scheduler.read_logs:
-            raise NotImplementedError(f"{self.backend!r} has no logs")
+            raise NotImplementedError(_no_logs(self.backend))
         pattern = re.compile(regex) if regex else None
         bounds = (_epoch(since), _epoch(until))
         if (since or until) and Capability.TIME_FILTER not in self.capabilities:
             warnings.warn(
-                f"{self.backend!r} has no times of log lines: `since` and `until` are ignored",
+                f"scheduler {self.backend!r} does not store times of log lines, so `since` and `until` are ignored; "
+                f"filter the lines yourself",
                 stacklevel=2,
             )
             bounds = (None, None)
@@ -537,6 +542,10 @@ class Scheduler(abc.ABC, Generic[T]):
 _PLUGIN_CHUNK_LINES = 1000
 
 
+def _no_logs(backend: str) -> str:
+    return f"scheduler {backend!r} keeps no logs; implement `read_logs` in its plug-in"
+
+
 def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
     """Return the role, or raise a `ValueError` that lists the valid roles and replicas."""
     for role in roles:
@@ -544,7 +553,8 @@ def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
             if 0 <= k < role.num_replicas:
                 return role
             raise ValueError(f"role {role_name!r} has no replica {k}; it has 0 to {role.num_replicas - 1}")
-    raise ValueError(f"no role {role_name!r}; the app has {', '.join(role.name for role in roles) or 'none'}")
+    names = ", ".join(role.name for role in roles) or "none"
+    raise ValueError(f"the app has no role {role_name!r}; its roles are {names}")
 
 
 def has_own(scheduler: Scheduler[Any], method: str) -> bool:

@@ -136,7 +136,7 @@ class SensorRun(TaskRun):
         try:
             self._scheduler.cancel(self._app_id)
         except LaunchError as error:
-            self._log.error("app %s could not be cancelled: %s", self._app_id, error)
+            self._log.error("app %s could not be cancelled: %s; cancel it, or it runs to its end", self._app_id, error)
         finally:
             self.close()
 

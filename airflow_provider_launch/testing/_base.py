@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
     """Wait until the condition is true; at the timeout fail with `what`, a sentence that states the condition."""
     started = time.monotonic()
     while not condition():
-        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s: {what}"
+        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s waiting until {what}"
         _pause(started, pause_s)
 
 
@@ -159,7 +159,7 @@ class Apps:
         started = time.monotonic()
         while True:
             found = (scheduler or self.scheduler).describe(app_id)
-            assert found is not None, f"app {app_id} is gone"
+            assert found is not None, f"describe returned None for {app_id}; keep the record of an app until `delete`"
             if is_terminal(found.state):
                 return found
             late = f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
@@ -171,7 +171,10 @@ class Apps:
         found = self.end(app_id)
         started = time.monotonic()
         while count := self.engine.alive(app_id):
-            late = f"{found.state.name} was reported while {count} processes of the app still ran"
+            late = (
+                f"{found.state.name} was reported while {count} processes of the app still ran; report it only after "
+                f"all have ended, or raise `lag_s`"
+            )
             assert time.monotonic() < started + self.lag_s, late
             time.sleep(_PAUSE_S)
         return found
@@ -209,7 +212,7 @@ class Apps:
 
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine reports that no process of the app runs; return at once if it cannot report."""
-        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
+        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"no process of {app_id} is alive")
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
         """Return the sequence of states that each of several schedulers observes.
@@ -274,7 +277,10 @@ class Apps:
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
     def __missing__(self, place: tuple[str, int]) -> ReplicaStatus:
         role, k = place
-        raise AssertionError(f"describe reports nothing of replica {k} of role {role!r} in `roles_statuses`: {[*self]}")
+        raise AssertionError(
+            f"`describe` must return a status for each replica; `roles_statuses` lacks replica {k} of role {role!r}, "
+            f"and has {[*self]}"
+        )
 
 
 def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]:
@@ -417,7 +423,7 @@ class ContractBase:
     def needs(self, capability: Capability) -> None:
         """Skip the test if the scheduler does not have the capability; another test checks the refusal."""
         if capability not in self.capabilities:
-            pytest.skip(f"{capability.value} is not offered")
+            pytest.skip(f"the scheduler does not declare {capability}")
 
     @staticmethod
     @contextlib.contextmanager

@@ -219,8 +219,9 @@ class AppStatusTrigger(BaseTrigger):
         try:
             if shared.options.backend != parsed.scheduler_backend:
                 raise InvalidAppError(
-                    f"{self._resolved!r} is not an app of connection {conn_id!r}, "
-                    f"which is for scheduler {shared.options.backend!r}"
+                    f"{self._resolved!r} is not an app of connection {conn_id!r}, which is for scheduler "
+                    f"{shared.options.backend!r}; set launch_conn_id to a connection of scheduler "
+                    f"{parsed.scheduler_backend!r}"
                 )
             check_streams(shared.scheduler, self.options.streams)
         except LaunchError:
@@ -257,11 +258,16 @@ class AppStatusTrigger(BaseTrigger):
         task_id, key = self.handle
         ti = self.task_instance
         if ti is None:
-            raise InvalidAppError(f"the handle of task {task_id!r} can be looked up only in a triggerer")
+            raise InvalidAppError(
+                f"the handle of task {task_id!r} can be looked up only in a triggerer; pass the handle itself"
+            )
         value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
         handle = handle_of(value)
         if not handle:
-            raise InvalidAppError(f"XCom {key!r} of task {task_id!r} does not contain the handle of an app")
+            raise InvalidAppError(
+                f"XCom {key!r} of task {task_id!r} does not contain the handle of an app; pass the output of a "
+                f"LaunchAppOperator, or a handle"
+            )
         return handle
 
     def _event(self, why: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:

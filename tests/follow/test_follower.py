@@ -369,7 +369,7 @@ def test_a_log_that_may_not_be_read_does_not_delay_the_end(engine, follow, app_i
     assert states(events) == ["SUCCEEDED"]
     assert time.monotonic() - began < 15
     gaps = [event.message for event in events if isinstance(event, LogGap)]
-    assert "not trying again" in gaps[-1]
+    assert "giving up" in gaps[-1]
     assert "may not get pods/log" in gaps[-1]
 
 

@@ -145,7 +145,7 @@ def test_a_log_that_cannot_be_followed_is_read_in_turns(engine, app_id, follow, 
     events += shown(follower, "three\n")
 
     assert texts(events) == ["one\n", "two\n", "three\n"]
-    assert "are read in turns for a while: too many followers" in caplog.text
+    assert "polling them for the next 10 minutes: too many followers" in caplog.text
     assert len(engine.opened) == count == 2
 
 

@@ -166,12 +166,13 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         """
         waited_s = time.monotonic() - (cached.unlisted_since or time.monotonic())
         if waited_s < self.connection.claim_wait_s:
-            return Decision(AppState.SUBMITTED, "registered; AWS Batch lists no job yet")
+            return Decision(AppState.SUBMITTED, "registered; waiting for AWS Batch to list the job")
         if cached.cancelled:
             return Decision(AppState.CANCELLED, "cancelled before a job was submitted")
         return Decision(
             AppState.UNKNOWN,
-            "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago",
+            "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago; "
+            "clear the task to launch the app again",
         )
 
     def _error_text(self, cached: CachedApp, number: int) -> str:
@@ -183,7 +184,9 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             found, _ = self._logs.documents(logs[-1:], LogMarks(mark(cached.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
             # The error text is optional, so do not fail the poll: the state is already decided.
-            log.warning("app %s: the error text of its program cannot be read: %s", cached.app_id, error)
+            log.warning(
+                "the failure of app %s lacks the error of its program: cannot read its log: %s", cached.app_id, error
+            )
             return ""
         return "\n".join(found.get("error", []))
 
@@ -259,7 +262,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if not ended:
             raise SchedulerRejectedError(
                 f"the result of app {app_id!r} is unknown: its log has no end mark in CloudWatch; check the log "
-                f"driver, the permissions of the execution role, and the image's ENTRYPOINT, which may take the command"
+                f"driver, the permissions of the execution role, and the image's ENTRYPOINT: it must run the command"
             )
         return None
 
@@ -340,13 +343,15 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
             raise ValueError(
-                f"role {role_name!r}: 'aws_batch' does not keep {streams.value} apart from the rest; ask for combined"
+                f"role {role_name!r}: AWS Batch stores stdout and stderr as one stream; use streams='combined' "
+                f"instead of {streams.value!r}, or leave it out"
             )
         cached = self._cached_app(app_id)
         check_replica(cached.request.app_def.roles, role_name, k)
         if (driver := log_driver(cached.request.opts)) != AWSLOGS:
             raise NotImplementedError(
-                f"the lines of app {app_id!r} go to {driver!r}, not to CloudWatch; read them there"
+                f"the log driver of app {app_id!r} is {driver!r}, so its log is not in CloudWatch; read it there, or "
+                f"use 'awslogs' to see it here"
             )
         try:
             return self._read(cached, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})

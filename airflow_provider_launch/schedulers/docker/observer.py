@@ -383,7 +383,9 @@ class Observer:
                 if must_report:
                     raise
                 # The container continues to run, and observers report it as running.
-                text = "container %s cannot be stopped, next try in %.0f s: %s"
+                text = (
+                    "cannot stop container %s, retrying in %.0f s: %s; if this persists, run `docker rm -f` on its host"
+                )
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
 
@@ -408,7 +410,7 @@ class Observer:
                 return
         raise SchedulerRejectedError(
             f"cannot store the end of app {app.app_id!r} ({missing or 'the Docker engine has no image'}); "
-            f"pull any image on the engine, and try again"
+            f"pull any image on the engine, and the next poll stores it"
         )
 
     def _images(self, app: App) -> Iterator[str]:

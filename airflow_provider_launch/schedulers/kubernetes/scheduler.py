@@ -539,7 +539,8 @@ class KubernetesScheduler(
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
             raise ValueError(
-                f"role {role_name!r}: 'kubernetes' does not keep {streams.value} apart from the rest; ask for combined"
+                f"role {role_name!r}: Kubernetes stores stdout and stderr as one stream; use streams='combined' "
+                f"instead of {streams.value!r}, or leave it out"
             )
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
