@@ -43,7 +43,7 @@ with DAG(
                     failed.append(f"{handle} could not be cancelled: {error}")
                 else:
                     print(f"cancelled {handle}, because its task has ended")
-                    Stats.incr("launch.orphans", tags={"backend": handle.partition(":")[0], "why": "dag"})
+                    Stats.incr("launch.orphans", tags={"backend": handle.partition(":")[0], "reason": "dag"})
                     cancelled.append(handle)
         finally:
             hook.close()

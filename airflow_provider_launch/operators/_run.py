@@ -127,7 +127,7 @@ class OperatorRun(TaskRun):
         """
         with self:
             delete_checkpoint(self._ti)
-            given, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
+            given, reason, text = (str(event.get(name) or "") for name in ("handle", "reason", "text"))
             handle = self._attempt.rejoin(given)
             if not handle:
                 raise LaunchError(f"the trigger did not find the app: {text}")
@@ -135,7 +135,7 @@ class OperatorRun(TaskRun):
             drop_request_link(self._op)
             self._restore_request()
             self._killer.check()
-            if why == "deadline":
+            if reason == "deadline":
                 # The same error as that of `execution_timeout` on a worker. It cancels the app again, in case the
                 # trigger could not.
                 raise AirflowTaskTimeout(text)

@@ -252,6 +252,81 @@ class LaunchAppOperator(BaseOperator):
         is_rendered = self._unmarked_args is not None and self.component_args is self._unmarked_args
         return component_app(self, self._marked_args if is_rendered else self.component_args)
 
+    # ---- run -------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Launch or adopt the app, follow it, and return the XCom value.
+
+        Raises:
+            AirflowFailException: app, options or connection are wrong; retries do not help.
+            AppFailedError: the app failed or was cancelled.
+            UnknownOutcomeError: the app vanished.
+            SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
+        """
+        with _final_errors():
+            app = self._rendered_app()
+            return self._started(context).run(app, self._sources(context))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume a deferred task; if its trigger failed, follow the app here."""
+        from airflow_provider_launch._task.errors import event_of_failure
+
+        event = event_of_failure(next_method, next_kwargs)
+        if event is not None:
+            return self.resume(context, event)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
+
+        Without an event this is `execute`, because the task was cleared while it was deferred.
+
+        Raises:
+            AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
+            Exception: those of `execute`.
+        """
+        if event is None:
+            return self.execute(context)
+        with _final_errors():
+            # Do not build the app of the DAG again, because the launched app counts.
+            return self._started(context).resume(event)
+
+    def _started(self, context: Context) -> OperatorRun:
+        """Return a run whose app `on_kill` cancels."""
+        # Imported here, because parsing a DAG does not need it.
+        from airflow_provider_launch._task.cancel_on_kill import CancelThread
+        from airflow_provider_launch.operators._run import OperatorRun
+
+        self._killer = killer = CancelThread()
+        if self._killed:
+            killer.fire()
+        return OperatorRun(self, context, killer, self._app_ended)
+
+    def dry_run(self) -> None:
+        """Print the request that would be sent, with templates as they are."""
+        if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
+            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
+            return
+        from airflow_provider_launch.operators._request import shown_dry_run
+
+        print(shown_dry_run(self, self._rendered_app()))  # noqa: T201 - the purpose of dry_run
+
+    def on_kill(self) -> None:
+        """Mark the task as killed and cancel the app; called in a signal handler."""
+        self._killed = True
+        if self._killer is not None:
+            self._killer.fire()
+
+    def _app_ended(self, response: DescribeAppResponse) -> None:
+        """Handle the last status of the app; for operators built on this one."""
+
+    def is_skipped_by(self, exit_code: int | None) -> bool:
+        """Return whether the task is skipped if the first failed replica has this exit code."""
+        wanted = self.skip_on_exit_code
+        if exit_code is None or wanted is None:
+            return False
+        return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
+
     # ---- templates -------------------------------------------------------------------------------------------
 
     def render_template(
@@ -376,81 +451,6 @@ class LaunchAppOperator(BaseOperator):
         rendered = {text for field in self._app_fields[1:] for text in texts_in(field)}
         external = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._external_values)}
         return Sources(literals, (rendered | external) - literals)
-
-    # ---- run -------------------------------------------------------------------------------------------------
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Launch or adopt the app, follow it, and return the XCom value.
-
-        Raises:
-            AirflowFailException: app, options or connection are wrong; retries do not help.
-            AppFailedError: the app failed or was cancelled.
-            UnknownOutcomeError: the app vanished.
-            SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
-        """
-        with _final_errors():
-            app = self._rendered_app()
-            return self._started(context).run(app, self._sources(context))
-
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume a deferred task; if its trigger failed, follow the app here."""
-        from airflow_provider_launch._task.errors import event_of_failure
-
-        event = event_of_failure(next_method, next_kwargs)
-        if event is not None:
-            return self.resume(context, event)
-        return super().resume_execution(next_method, next_kwargs, context)
-
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
-
-        Without an event this is `execute`, because the task was cleared while it was deferred.
-
-        Raises:
-            AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
-            Exception: those of `execute`.
-        """
-        if event is None:
-            return self.execute(context)
-        with _final_errors():
-            # Do not build the app of the DAG again, because the launched app counts.
-            return self._started(context).resume(event)
-
-    def _started(self, context: Context) -> OperatorRun:
-        """Return a run whose app `on_kill` cancels."""
-        # Imported here, because parsing a DAG does not need it.
-        from airflow_provider_launch._task.cancel_on_kill import CancelThread
-        from airflow_provider_launch.operators._run import OperatorRun
-
-        self._killer = killer = CancelThread()
-        if self._killed:
-            killer.fire()
-        return OperatorRun(self, context, killer, self._app_ended)
-
-    def dry_run(self) -> None:
-        """Print the request that would be sent, with templates as they are."""
-        if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
-            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
-            return
-        from airflow_provider_launch.operators._request import shown_dry_run
-
-        print(shown_dry_run(self, self._rendered_app()))  # noqa: T201 - the purpose of dry_run
-
-    def on_kill(self) -> None:
-        """Mark the task as killed and cancel the app; called in a signal handler."""
-        self._killed = True
-        if self._killer is not None:
-            self._killer.fire()
-
-    def _app_ended(self, response: DescribeAppResponse) -> None:
-        """Handle the last status of the app; for operators built on this one."""
-
-    def is_skipped_by(self, exit_code: int | None) -> bool:
-        """Return whether the task is skipped if the first failed replica has this exit code."""
-        wanted = self.skip_on_exit_code
-        if exit_code is None or wanted is None:
-            return False
-        return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
 
 
 def _as_app(value: Any) -> AppDef:

@@ -113,7 +113,7 @@ class SensorRun(TaskRun):
         delete_checkpoint(self._ti)
         sensor = self._sensor
         sensor.ui_url = FollowProgress.from_json(event).url
-        if event.get("why") == "deadline":
+        if event.get("reason") == "deadline":
             if sensor.kill_policy == "cancel":
                 self.cancel()  # again, in case the trigger's cancel failed
             self.close()

@@ -198,15 +198,15 @@ class Apps:
             f"{role}/{k} of {app_id} writes {text!r}",
         )
 
-    def until_running(self, app_id: str, *places: tuple[str, int]) -> None:
+    def until_running(self, app_id: str, *wanted: tuple[str, int]) -> None:
         """Wait until app and replicas are RUNNING; an engine may report it after the program has started."""
 
         def runs() -> bool:
             found = self.scheduler.describe(app_id)
             if found is None or found.state is not AppState.RUNNING:
                 return False
-            known = replicas(found)
-            return all(place in known and known[place].state is AppState.RUNNING for place in places)
+            by_key = replicas(found)
+            return all(key in by_key and by_key[key].state is AppState.RUNNING for key in wanted)
 
         until(runs, self.timeout_s, f"{app_id} is RUNNING")
 
@@ -275,8 +275,8 @@ class Apps:
 
 
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
-    def __missing__(self, place: tuple[str, int]) -> ReplicaStatus:
-        role, k = place
+    def __missing__(self, key: tuple[str, int]) -> ReplicaStatus:
+        role, k = key
         raise AssertionError(
             f"`describe` must return a status for each replica; `roles_statuses` lacks replica {k} of role {role!r}, "
             f"and has {[*self]}"
@@ -330,7 +330,7 @@ class ContractBase:
         return ""
 
     @pytest.fixture
-    def program_with_a_blank(self) -> str | None:
+    def program_with_a_space(self) -> str | None:
         r"""Return the path in the image of a program with a space in its name; None if there is none.
 
         It prints each argument as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.

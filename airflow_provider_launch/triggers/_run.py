@@ -162,7 +162,7 @@ class TriggerRun:
             return "ended", ""
         if error is not None:
             if isinstance(error, AppNotStartedError):
-                return "not started", str(error)
+                return "not_started", str(error)
             return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
         if self._left() <= 0:
             return "deadline", await self._end_at_deadline()

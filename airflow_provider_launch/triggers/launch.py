@@ -36,8 +36,8 @@ class AppStatusTrigger(BaseTrigger):
     All triggers of a process share one status request per connection and interval, and one log pump. The worker that
     resumes asks the scheduler itself how the app ended, and writes the lines that were not shown here.
 
-    The event is plain JSON: `{handle, why, text}` and a `FollowProgress`. `why` is "ended", "deadline", "unreachable",
-    "not started" or "error"; after an error the worker follows the app itself.
+    The event is plain JSON: `{handle, reason, text}` and a `FollowProgress`. `reason` is "ended", "deadline",
+    "unreachable", "not_started" or "error"; after an error the worker follows the app itself.
 
     Args:
         handle: `backend://connection/app_id`, or `[task id, XCom key]` of the XCom with the handle.
@@ -270,8 +270,8 @@ class AppStatusTrigger(BaseTrigger):
             )
         return handle
 
-    def _event(self, why: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
-        return {"handle": self._resolved, "why": why, "text": text, **(progress or FollowProgress()).to_json()}
+    def _event(self, reason: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
+        return {"handle": self._resolved, "reason": reason, "text": text, **(progress or FollowProgress()).to_json()}
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 

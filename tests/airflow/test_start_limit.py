@@ -123,7 +123,7 @@ def test_the_time_runs_on_where_a_trigger_has_failed(engine, make_api, pending) 
     how = {"deferrable": True, "defer_after_s": 0, "start_limit_s": 900, "poll_interval_s": 0.05}
     run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
     api.store["launch"]["since"] -= 1000.0
-    event = {"handle": "", "why": "error", "text": "the triggerer does not know the class"}
+    event = {"handle": "", "reason": "error", "text": "the triggerer does not know the class"}
     api.resume = {"next_method": "resume", "next_kwargs": serialize({"event": event})}
     ran = run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
 
@@ -221,7 +221,7 @@ def test_a_limit_is_a_duration() -> None:
         (AppState.CANCELLED, "did not start within its limit and was cancelled"),
         (AppState.FAILED, "started while it was being cancelled, and ended as FAILED"),
         (AppState.SUCCEEDED, "succeeded before it was cancelled; the next try uses its result"),
-        (None, "is cancelled but has not ended yet; the next try will check it"),
+        (None, "was cancelled but has not ended yet; the next try will check it"),
     ],
 )
 def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:

@@ -364,11 +364,11 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def _read(self, cached: CachedApp, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
         # The state, which becomes the cursor: `a` is the attempt, `l` the state of its log, in which `d` means that the
         # log was read to its end.
-        app_id, began = cached.app_id, time.monotonic()
+        app_id, started_at = cached.app_id, time.monotonic()
         number = cached.request.replica_keys.index((role_name, k))
         marks = LogMarks(mark(app_id)) if cached.request.opts.shell else None
         while True:
-            logs, seen_at, live = self._attempts(cached, number)
+            logs, listed_at, may_grow = self._attempts(cached, number)
             for at in range(state.get("a", 0), len(logs)):
                 inner = state.get("l", {}) if at == state.get("a", 0) else {}
                 lines: builtins.list[Any] = []
@@ -380,7 +380,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 if not inner.get("d"):
                     break  # this attempt has not ended, so it is the last one
             # No new lines: read the list of attempts again if it is old, because there may be a new attempt.
-            if not live or seen_at >= began - (_ATTEMPTS_S if self._logs.has_many else 0):
+            if not may_grow or listed_at >= started_at - (_ATTEMPTS_S if self._logs.has_many else 0):
                 return LogChunk([], state or None)
             cached = self._cached_app(app_id, fresh=True)
 
@@ -409,8 +409,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 return [], 0.0, True
             last = cached.jobs[cached.attempt]
             replica = cached.replicas(cached.attempt)[number]
-            live = not (has_ended(last) or replica.is_over) or (cached.request.resubmits and (cached.final is None))
-            return logs, cached.seen_at.get(cached.attempt, 0.0), live
+            may_grow = not (has_ended(last) or replica.is_over) or (cached.request.resubmits and (cached.final is None))
+            return logs, cached.seen_at.get(cached.attempt, 0.0), may_grow
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:
