@@ -58,7 +58,7 @@ class Sources:
         return self._literals is None or location in self._literals
 
 
-def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
+def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
     """Yield all strings in a field of the operator.
 
     Args:
@@ -75,14 +75,14 @@ def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
                 yield from Workspace.from_str(value).projects
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            yield from texts_in(name, seen_oids)
-            yield from texts_in(each, seen_oids)
+            yield from strings_in(name, seen_oids)
+            yield from strings_in(each, seen_oids)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for each in value:
-            yield from texts_in(each, seen_oids)
+            yield from strings_in(each, seen_oids)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "resolve"):
         for field in dataclasses.fields(value):
-            yield from texts_in(getattr(value, field.name), seen_oids)
+            yield from strings_in(getattr(value, field.name), seen_oids)
 
 
 def _allowed() -> list[str]:

@@ -361,7 +361,7 @@ class LaunchAppOperator(BaseOperator):
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
         if content is not None and any(content is field for field in self._app_fields):
-            self._note_texts(content, seen_oids)
+            self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
 
         # Values from XComs are data, so strings in them are not rendered.
@@ -430,11 +430,11 @@ class LaunchAppOperator(BaseOperator):
         """The fields from which the app is built."""
         return (self.app, self.workspace, self.component_args)
 
-    def _note_texts(self, content: Any, seen_oids: set[int] | None) -> None:
+    def _note_strings(self, content: Any, seen_oids: set[int] | None) -> None:
         """Collect the strings of the DAG file before they are rendered."""
-        from airflow_provider_launch.operators._sources import texts_in
+        from airflow_provider_launch.operators._sources import strings_in
 
-        self._literals = {*(self._literals or ()), *texts_in(content, seen_oids or ())}
+        self._literals = {*(self._literals or ()), *strings_in(content, seen_oids or ())}
 
     def _sources(self, context: Context) -> Sources:
         """Return which files and addresses the app may name.
@@ -442,14 +442,14 @@ class LaunchAppOperator(BaseOperator):
         These are the files and addresses in the DAG file. If a function builds the app, it may name all except strings
         that came from the run.
         """
-        from airflow_provider_launch.operators._sources import Sources, texts_in
+        from airflow_provider_launch.operators._sources import Sources, strings_in
 
         if not self._is_app_made:
             return Sources(self._literals)
         # Airflow does not render empty fields, so literals may be missing.
         literals = self._literals or set()
-        rendered = {text for field in self._app_fields[1:] for text in texts_in(field)}
-        external = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._external_values)}
+        rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
+        external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
         return Sources(literals, (rendered | external) - literals)
 
 

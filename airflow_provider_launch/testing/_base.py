@@ -166,7 +166,7 @@ class Apps:
             assert time.monotonic() < started + self.timeout_s, late
             _pause(started)
 
-    def until_over(self, app_id: str) -> DescribeAppResponse:
+    def until_processes_end(self, app_id: str) -> DescribeAppResponse:
         """Wait until the app has ended, as `end` does, and check that none of its processes runs after that."""
         found = self.end(app_id)
         started = time.monotonic()
