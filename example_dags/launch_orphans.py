@@ -42,8 +42,8 @@ with DAG(
                 except LaunchError as error:
                     failed.append(f"{handle} could not be cancelled: {error}")
                 else:
-                    print(f"{handle} has no task any more, and is cancelled")
-                    Stats.incr("launch.orphans", tags={"backend": handle.partition(":")[0], "why": "dag"})
+                    print(f"cancelled {handle}, because its task has ended")
+                    Stats.incr("launch.orphans", tags={"backend": handle.partition(":")[0], "reason": "dag"})
                     cancelled.append(handle)
         finally:
             hook.close()

@@ -56,4 +56,4 @@ def event_of_failure(next_method: str, next_kwargs: Mapping[str, Any] | None) ->
         return None
     trace = kwargs.get("traceback") or []
     lines = "".join(map(str, trace)).strip().splitlines() if isinstance(trace, (list, tuple)) else []
-    return {"handle": "", "why": "error", "text": f"{error}: {lines[-1][:500]}" if lines else error}
+    return {"handle": "", "reason": "error", "text": f"{error}: {lines[-1][:500]}" if lines else error}

@@ -38,7 +38,7 @@ class AppFollow:
         task: the operator or sensor; its logger and its link are used.
         ti: the task instance.
         scheduler: where the app runs.
-        handle: of the app.
+        handle: the handle of the app.
         options: how it is followed.
         progress: how far an earlier part of the task has followed it.
         check: called after each event, and at least each 0.2 s; raises to stop.

@@ -132,7 +132,7 @@ class TaskLog:
         self.has_gap = progress.has_gap
         """Whether lines may be missing in this log."""
         self.began = progress.began
-        """Epoch seconds of the first state that was not PENDING. None: not yet."""
+        """Epoch seconds of the first state that was not PENDING, None before that."""
         self._quiet_since = time.monotonic()
 
     def hide(self, values: Iterable[str]) -> None:

@@ -134,12 +134,12 @@ class TaskRun(ABC):
 
     def _continued(self, event: Mapping[str, Any], handle: str) -> FollowProgress:
         """Return where to continue after the trigger has stopped with this event, or raise its error."""
-        why, text = (str(event.get(name) or "") for name in ("why", "text"))
-        if why == "not started":
+        reason, text = (str(event.get(name) or "") for name in ("reason", "text"))
+        if reason == "not_started":
             raise AppNotStartedError(text)
-        if why == "unreachable":
+        if reason == "unreachable":
             raise SchedulerUnavailableError(text)
-        if why == "error":
+        if reason == "error":
             self._log.warning("the trigger has failed (%s); following %s here", text, handle)
         progress = FollowProgress.from_json(event)
         if conf.getboolean("launch", "trigger_logs_last", fallback=True):

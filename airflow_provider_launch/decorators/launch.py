@@ -50,7 +50,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         self._is_app_made = True
 
     @property
-    def _given_fields(self) -> tuple[Any, ...]:
+    def _app_fields(self) -> tuple[Any, ...]:
         """Return the arguments of the function, and the workspace."""
         return (None, self.workspace, self.op_args, self.op_kwargs)
 

@@ -18,14 +18,14 @@ class StateChanged:
     """The app has another state, or waits for another reason while PENDING."""
 
     old: AppState | None
-    """None: this is the first state seen."""
+    """None if this is the first state seen."""
     new: AppState
     response: DescribeAppResponse
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Nothing has changed for a while."""
+    """Nothing has changed for a while; sent so that the task log shows that the app is still followed."""
 
     response: DescribeAppResponse
 
@@ -41,7 +41,7 @@ class LogLines:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Text after the last whole line of a replica, such as a progress bar; the whole line follows when it ends."""
+    """The incomplete last line of a replica, such as a progress bar; the whole line follows when it ends."""
 
     role: str
     replica: int
@@ -57,7 +57,7 @@ class AttemptEnded:
     attempt: int
     """From 0."""
     ending: str
-    """How it ended, such as `exit code 3`; empty: unknown."""
+    """How it ended, such as `exit code 3`; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LogGap:
     """Log lines may be late or missing; the app itself is not affected."""
 
     role: str | None
-    """None: the gap concerns several roles or replicas."""
+    """None if the gap concerns several roles or replicas."""
     replica: int | None
     message: str
 

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 _WAIT_S = 10.0
-"""Longest wait of one call; a thread may outlive its watch by this many seconds."""
+"""Maximum seconds of one call of `await_end`; the thread may outlive its follower by this time."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
 
 
 class EndWaiter:
-    """One thread that waits with `Scheduler.await_end`, and then has the poller read the state now."""
+    """A thread that waits with `Scheduler.await_end`, and polls the app when a replica has ended."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
 
@@ -94,27 +94,28 @@ class Follower:
     Two helper threads read status and logs, so that a hanging request or a failing log source delays neither the
     next `Tick` nor the report of the end.
 
-    A loop left with `break` continues where it stopped when it is entered again. `close` ends the threads.
+    A loop over the follower that was left with `break` continues where it stopped when it is entered again. `close`
+    ends the threads.
 
     Args:
         scheduler: where the app runs; it is called from the helper threads.
         app_id: the app.
         app_handle: named in errors instead of the id.
-        poll_interval_s: seconds between two polls of the state. None: the scheduler's hint.
+        poll_interval_s: seconds between two polls of the state. None: the scheduler's `poll_interval_s`.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
         log_roles: roles whose logs are read. None: all roles.
-        logs: False reads no logs.
+        logs: whether logs are read.
         streams: which stream is read. None: all that the backend has.
         cursors: where another follower of the app stopped (`Follower.cursors`).
         logs_from: "start", or "now" to skip older lines; replicas with a cursor continue from there.
         log_drain_s: seconds to wait for the rest of the log after the end, counted from the last new line.
         roles: the roles, for plug-ins that do not report them. None: they come from the scheduler.
-        scheduled: the caller has just launched the app: the app exists, and none of its lines are old.
-        known: the app existed, so if the scheduler does not find it, it has vanished.
-        poller: shared by followers of the same scheduler. None: an own one.
-        watches_start: an app that cannot start is an error after a minute.
+        scheduled: whether the caller has just launched the app, so that the app exists and all its lines are new.
+        known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
+        poller: the poller, if followers of the same scheduler share one. None: a new one.
+        watches_start: whether it is an error after a minute if the app cannot start.
         start_by: epoch seconds by which it must have started; with `watches_start`. None: no limit.
-        tracker: interprets the answers. None: one made from these arguments.
+        tracker: interprets the answers. None: a new one, made from these arguments.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class Follower:
         if item is not None and item.key is not None:
             self._cursors[item.key] = position_after(item.start, item.start_skip + shown)
             self._left.add(item.key)
-            self._reader.leave(item.key)
+            self._reader.stop_replica(item.key)
 
     def close(self) -> None:
         """End the helper threads without waiting for a hanging request; may be repeated."""
@@ -251,7 +252,7 @@ class Follower:
                 # Status first, so that a flood of lines does not delay the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
-                yield from self._events_of(self._tracker.silence(self._poller.asking_since))
+                yield from self._events_of(self._tracker.silence(self._poller.request_started_at))
                 yield from self._log_events()
                 if self._drained():
                     yield from self._end()
@@ -283,7 +284,7 @@ class Follower:
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):
                 self._reader.read_now()
-            self._poller.slow_down(self._app_id, self._reader.is_streaming())
+            self._poller.set_ends_reported(self._app_id, self._reader.is_streaming())
         if self._tracker.has_ended():
             # Before the yield, so that the rest of the log is read while the consumer shows the end.
             self._end_waiter.stop()
@@ -304,7 +305,7 @@ class Follower:
 
     def _want(self, replicas: Mapping[tuple[str, int], Standing], *, existing: bool) -> None:
         if self._logs:
-            self._reader.want(replicas, existing=existing)
+            self._reader.update_replicas(replicas, existing=existing)
 
     def _log_events(self) -> Iterator[Event]:
         item = self._reader.pop()
@@ -326,7 +327,7 @@ class Follower:
     def _drained(self) -> bool:
         if not self._tracker.has_ended() or self._reader:
             return False
-        return self._reader.done() or time.monotonic() - self._reader.progress > self._log_drain_s
+        return self._reader.done() or time.monotonic() - self._reader.progress_at > self._log_drain_s
 
     def _end(self) -> Iterator[Event]:
         response = self._tracker.response

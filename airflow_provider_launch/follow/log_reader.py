@@ -26,7 +26,7 @@ from airflow_provider_launch.follow.log_positions import (
     replica_key,
 )
 from airflow_provider_launch.follow.replicas import Phase, Standing
-from airflow_provider_launch.follow.stream_engine import stream_engine
+from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LINE_BYTES, LogChunk, cut_lines, last_refresh
@@ -49,15 +49,19 @@ _IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
 _NEAR_S = 0.5
 """A scheduler with a shorter poll interval is on the same host or network, so its logs may be read often, too."""
 _BEHIND_LINES = 200
-"""After a read of this many lines the end is still far, and a stream would have to start far before it."""
+"""After a read of this many lines read again instead of opening a stream, which would start far before the end."""
 _AFTER_END_S = 2.0
-"""Seconds to wait for the state of a replica after its stream has ended, and for a stream after its app has."""
+"""Seconds to wait after the end of a stream for the new state of its replica, and after the end of an app for the end
+of its streams."""
 _CUT_S, _CUT_MAX_S, _STEADY_S = 0.1, 30.0, 60.0
+"""First and longest pause before a stream is opened again after a cut. A stream that was open for `_STEADY_S` resets
+the pause."""
 _NO_STREAM_S, _NO_STREAM_MAX_S, _REFUSED_S = 1.0, 30.0, 600.0
+"""First and longest pause if the scheduler has no stream for a replica now, and the pause after a refused stream."""
 _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _REFUSALS_AT_END = 3
-"""Stop after this many refused reads of the rest of a log: without permission there is nothing to wait for."""
+"""After the end of the app: stop after this many refused reads, because a missing permission does not fix itself."""
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
 _UNFINISHED_S = 1.0
@@ -71,11 +75,11 @@ _REPORTED_ATTEMPTS = 10
 
 def _close(streams: Iterable[LogStream]) -> None:
     for stream in streams:
-        stream_engine().close(stream)
+        stream_loop().close(stream)
 
 
 class LogReader:
-    """Reads the replicas in turn into a bounded queue, by an own thread or by calls of `step`.
+    """Reads the replicas one after the other into a bounded queue, on its own thread or when the caller calls `step`.
 
     `changed` is the condition on which the consumer waits; it guards all state here. Reading pauses while the queue is
     full, so memory does not grow with the log.
@@ -106,7 +110,7 @@ class LogReader:
         "can_stream",
         "on_items",
         "on_program_end",
-        "progress",
+        "progress_at",
     )
 
     def __init__(
@@ -143,14 +147,16 @@ class LogReader:
         self._queue = LogQueue()
         self._outage_reported = False
         self._started_at = time.time()
-        self._started = self.progress = time.monotonic()
+        self._started = self.progress_at = time.monotonic()
         self._finishing = False
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
-    def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
+    def update_replicas(
+        self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool
+    ) -> bool:
         """Add replicas or update their phase, and return whether a read is due now.
 
         Args:
@@ -208,13 +214,13 @@ class LogReader:
         """Mark the app as ended. A log is complete when a read that starts after this call returns no lines."""
         with self._changed:
             self._finishing = True
-            self.progress = time.monotonic()
+            self.progress_at = time.monotonic()
             for replica in self._replicas.values():
                 replica.phase = Phase.ENDED
                 # Access that was refused may have been renewed, because the state could be read.
                 replica.failures = 0
                 # The stream ends soon after the program and delivers the lines until then.
-                replica.due = 0.0 if replica.stream is None else self.progress + _AFTER_END_S
+                replica.due = 0.0 if replica.stream is None else self.progress_at + _AFTER_END_S
             self._changed.notify_all()
 
     def is_streaming(self) -> bool:
@@ -227,7 +233,7 @@ class LogReader:
         """Return the next item, None if there is none now."""
         with self._changed:
             if (item := self._queue.take()) is not None:
-                self.progress = time.monotonic()
+                self.progress_at = time.monotonic()
             return item
 
     def release(self, item: LogItem) -> None:
@@ -242,9 +248,9 @@ class LogReader:
                 resumed, self._paused = self._paused, []
             streamed, item.is_streamed = item.is_streamed, False
         if streamed:
-            stream_engine().add_buffered(-item.size)
+            stream_loop().add_buffered(-item.size)
         for stream in resumed:
-            stream_engine().resume(stream)
+            stream_loop().resume(stream)
 
     def buffered_bytes(self) -> int:
         """Return the approximate memory of lines read and not yet shown."""
@@ -268,7 +274,7 @@ class LogReader:
         with self._changed:
             return not self._queue and all(replica.complete for replica in self._replicas.values())
 
-    def leave(self, key: str) -> None:
+    def stop_replica(self, key: str) -> None:
         """Stop reading this replica."""
         with self._changed:
             replica = self._replicas.get(key)
@@ -287,7 +293,7 @@ class LogReader:
             buffered = self._queue.unmark_streamed()
             self._changed.notify_all()
         if buffered:
-            stream_engine().add_buffered(-buffered)
+            stream_loop().add_buffered(-buffered)
         _close(dropped)
 
     def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
@@ -335,7 +341,7 @@ class LogReader:
             self._report_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
                 self._show_unfinished(replica, chunk.cursor)
-            self._took(replica, chunk, finishing=finishing)
+            self._store_chunk(replica, chunk, finishing=finishing)
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
             is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
             self._gate.report(is_reached=not is_outage)
@@ -417,10 +423,10 @@ class LogReader:
     def _may_stream(self, replica: ReplicaLog) -> bool:
         is_behind, replica.is_behind = replica.is_behind, False
         wanted = self.can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
-        return wanted and time.monotonic() >= replica.no_stream_until and stream_engine().reserve()
+        return wanted and time.monotonic() >= replica.no_stream_until and stream_loop().reserve()
 
     def _open_stream(self, replica: ReplicaLog) -> bool:
-        engine = stream_engine()
+        engine = stream_loop()
         try:
             stream = self._scheduler.stream_log(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
@@ -444,7 +450,7 @@ class LogReader:
             # Before the stream is added, because later a request would delay the stream thread and all other streams.
             self._report_attempts(replica, stream.attempt)
             with self._changed:
-                is_wanted = stream in self._streamed  # `stop` or `leave` may have been called meanwhile
+                is_wanted = stream in self._streamed  # `stop` or `stop_replica` may have been called meanwhile
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:
@@ -462,14 +468,14 @@ class LogReader:
                 return True  # the stream is being closed
             start, replica.cursor = replica.cursor, stream.cursor
             replica.cuts = 0
-            self.progress = replica.quiet_since = time.monotonic()
+            self.progress_at = replica.quiet_since = time.monotonic()
             shown = lines[replica.drop :] if replica.drop else lines
             replica.drop = max(0, replica.drop - len(lines))
             size = self._push(replica, shown, start, len(lines) - len(shown), is_streamed=True)
             is_full = self._queue.is_full_for_streams
             if is_full:
                 self._paused.append(stream)
-        stream_engine().add_buffered(size)
+        stream_loop().add_buffered(size)
         self.on_items()
         return not is_full
 
@@ -496,12 +502,15 @@ class LogReader:
                 replica.due = now if stream.end is StreamEnd.LOST else now + pause_s
             self._changed.notify_all()
         if stream.end is StreamEnd.REFUSED:
-            log.warning("logs of %s are read in turns for a while: %s", stream.host, stream.refusal)
+            log.warning(
+                "cannot stream logs from %s, polling them for the next %.0f minutes: %s",
+                stream.host, _REFUSED_S / 60, stream.refusal,
+            )  # fmt: skip
         if stream.end is StreamEnd.ENDED:
             self.on_program_end()
         self.on_items()
 
-    def _took(self, replica: ReplicaLog, chunk: LogChunk, *, finishing: bool) -> None:
+    def _store_chunk(self, replica: ReplicaLog, chunk: LogChunk, *, finishing: bool) -> None:
         now = time.monotonic()
         with self._changed:
             replica.failures = 0
@@ -518,12 +527,12 @@ class LogReader:
                 replica.unfinished, replica.refreshes = "", 0
                 replica.quiet_since = replica.due = now
                 replica.is_behind = len(chunk.lines) >= _BEHIND_LINES
-                self.progress = now
+                self.progress_at = now
                 if replica.unreliable_host:
-                    stream_engine().mark_unreliable(replica.unreliable_host)
+                    stream_loop().mark_unreliable(replica.unreliable_host)
             elif finishing:
                 replica.complete = True
-                self.progress = now
+                self.progress_at = now
             elif self._finishing:
                 replica.due = now  # the app ended during this read, so it may have missed the last lines
             elif replica.phase is Phase.ENDED:
@@ -569,10 +578,10 @@ class LogReader:
             refused = isinstance(error, SchedulerRejectedError) and finishing and replica.failures >= _REFUSALS_AT_END
             if lasting or refused or isinstance(error, NotImplementedError):
                 replica.complete = True
-                self.progress = time.monotonic()
-                action = "not trying again"
+                self.progress_at = time.monotonic()
+                action = "giving up, so lines may be missing"
             else:
-                action = "trying again"
+                action = "retrying"
             self._report_error(replica, error, action)
             self._changed.notify_all()
 
@@ -581,9 +590,9 @@ class LogReader:
             # An outage concerns all replicas and is reported once.
             if not self._outage_reported:
                 self._outage_reported = True
-                self._queue.put(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))
+                self._queue.put(LogItem(LogGap(None, None, f"cannot read logs, {action}: {error}")))
             return
-        message = f"log is not readable, {action}: {replica.last_error}"
+        message = f"cannot read the log, {action}: {replica.last_error}"
         if message not in replica.reported and len(replica.reported) < _GAPS_PER_REPLICA:
             replica.reported += (message,)
             self._queue.put(LogItem(LogGap(replica.role, replica.k, message)))

@@ -15,7 +15,7 @@ from airflow_provider_launch.util.backoff import backoff
 
 Answer = DescribeAppResponse | None | Exception
 """The result of polling an app: its description, None if it does not exist, or the error of the request."""
-Inbox = Callable[[Answer], None]
+OnAnswer = Callable[[Answer], None]
 
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
@@ -23,7 +23,7 @@ _STEPS_PER_INTERVAL = 40
 _AFTER_END_S = (0.0, 0.15, 0.5, 1.2)
 """Delays of the polls after the log has shown an end: the state follows after milliseconds or up to a second."""
 _END_PAUSE_S = 0.25
-"""Pause between such polls of one app, because many of its replicas may end together."""
+"""Minimum seconds between polls of one app after reported ends, because many of its replicas may end together."""
 _RARE_FACTOR, _RARE_MAX_S = 10, 5.0
 _WAIT_SHARE, _WAIT_MAX_S = 0.1, 15.0
 """If all apps wait to start, the pause between rounds is a tenth of their wait, at most this many seconds."""
@@ -41,8 +41,8 @@ class PolledApp:
     """One app, and its reasons to be polled between the rounds. Times are in seconds of the caller's clock."""
 
     app_id: str
-    inboxes: dict[Inbox, float | None] = field(default_factory=dict)
-    """The inboxes, each with the interval that it wants."""
+    callbacks: dict[OnAnswer, float | None] = field(default_factory=dict)
+    """The callbacks of the followers, each with the interval that its follower wants."""
     ask_at: float = _NEVER
     is_wanted: bool = False
     """Whether to poll it now."""
@@ -51,7 +51,7 @@ class PolledApp:
     first_recheck: float = _NOW
     """The first poll after the last such end."""
     act_at: float | None = None
-    """When the app needs an observer, even if rounds are rare."""
+    """When an observer must poll the app, even if rounds are rare."""
     changed_at: float | None = None
     waiting_since: float | None = None
     ends_are_reported: bool = False
@@ -64,8 +64,8 @@ class PollSchedule:
     """Plans rounds in which all apps are polled together, and single polls between them. Not thread-safe.
 
     Args:
-        interval_s: seconds between two rounds, unless an inbox wants a shorter interval.
-        adapts: rounds may become rarer, and changed apps are polled more often.
+        interval_s: seconds between two rounds, unless a follower wants a shorter interval.
+        adapts: whether rounds may become rarer, and changed apps are polled more often.
     """
 
     def __init__(self, interval_s: float, *, adapts: bool = True) -> None:
@@ -81,21 +81,21 @@ class PollSchedule:
 
     # ---- apps ------------------------------------------------------------------------------------------------
 
-    def add(self, app_id: str, inbox: Inbox, interval_s: float | None, now: float, *, is_new: bool) -> None:
+    def add(self, app_id: str, callback: OnAnswer, interval_s: float | None, now: float, *, is_new: bool) -> None:
         """Poll an app from now on."""
         if not self.apps:
             self._next_round, self._pauses = now, None
         app = self.apps.setdefault(app_id, PolledApp(app_id))
-        app.inboxes[inbox] = None if interval_s is None else max(0.01, interval_s)
+        app.callbacks[callback] = None if interval_s is None else max(0.01, interval_s)
         if is_new and interval_s is None:
             app.changed_at = now
         self.want(app_id, now)
 
-    def remove(self, app_id: str, inbox: Inbox) -> None:
+    def remove(self, app_id: str, callback: OnAnswer) -> None:
         """Remove a callback; an app without callbacks is not polled."""
         if (app := self.apps.get(app_id)) is not None:
-            app.inboxes.pop(inbox, None)
-            if not app.inboxes:
+            app.callbacks.pop(callback, None)
+            if not app.callbacks:
                 app.ask_at = _NEVER
                 del self.apps[app_id]
 
@@ -179,7 +179,7 @@ class PollSchedule:
 
     def pause_s(self, now: float) -> float:
         """Return seconds between two rounds."""
-        wanted = [each for app in self.apps.values() for each in app.inboxes.values()]
+        wanted = [each for app in self.apps.values() for each in app.callbacks.values()]
         pause_s = min((self.interval_s if each is None else each for each in wanted), default=self.interval_s)
         if not self._adapts or any(each is not None for each in wanted):
             return pause_s
@@ -204,7 +204,7 @@ class PollSchedule:
         elif app.waiting_since is None:
             app.waiting_since = now
         # Followers with their own interval get that interval.
-        if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.inboxes.values():
+        if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.callbacks.values():
             app.seen = None
             return
         # Not the state of each replica: with a thousand replicas one changes at each poll.

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.poll_schedule import Answer, Inbox, PollSchedule
+from airflow_provider_launch.follow.poll_schedule import Answer, OnAnswer, PollSchedule
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -30,7 +30,7 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
     ids = list(app_ids)
     try:
         found = scheduler.describe_many(ids)
-        return {app_id: _sound(found.get(app_id), scheduler) for app_id in ids}
+        return {app_id: _checked(found.get(app_id), scheduler) for app_id in ids}
     except Exception as error:  # noqa: BLE001 - passed to the follower, which raises it on its own thread
         if len(ids) <= 1 or _is_outage(error):
             return dict.fromkeys(ids, error)
@@ -47,14 +47,14 @@ def _is_outage(answer: Answer) -> bool:
     return isinstance(answer, SchedulerUnavailableError) and not isinstance(answer, AppUnavailableError)
 
 
-def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
+def _checked(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
     """Return the answer, or raise an error if a plug-in left out its lists."""
     if answer is not None:
         lists: tuple[object, ...] = answer.roles, answer.roles_statuses
         if None in lists:
             raise TypeError(
                 f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
-                f"states; its plug-in must give a list, which may be empty"
+                f"states; fix the plug-in: `describe` must set roles and roles_statuses to lists, which may be empty"
             )
     return answer
 
@@ -62,12 +62,14 @@ def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> Des
 class Poller:
     """Serves any number of followers of one scheduler with one `describe_many` per interval.
 
-    Its one thread lives while there are subscribers. Inboxes are called on that thread and must not block.
+    A round polls all apps; between rounds single apps may be polled. The one thread of the poller lives while there are
+    followers. It calls their callbacks, which must not block.
 
     Args:
         scheduler: where the apps run.
-        interval_s: seconds between two rounds. None: the scheduler's hint, and more often where a change is likely.
-        is_notified: the caller calls `poll_now` when an app ends, so new apps need no frequent polls.
+        interval_s: seconds between two rounds. None: the scheduler's `poll_interval_s`, with more frequent polls of
+            recently changed apps.
+        is_notified: whether the caller calls `poll_now` when an app ends, so that new apps need no frequent polls.
     """
 
     def __init__(
@@ -76,10 +78,10 @@ class Poller:
         self._scheduler = scheduler
         given_s = scheduler.poll_interval_s if interval_s is None else interval_s
         self._schedule = PollSchedule(given_s, adapts=interval_s is None)
-        self._is_hurried = is_notified
+        self._is_notified = is_notified
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._asking_since: float | None = None
+        self._request_started_at: float | None = None
 
     @property
     def interval_s(self) -> float:
@@ -87,25 +89,25 @@ class Poller:
         return self._schedule.interval_s
 
     @property
-    def asking_since(self) -> float | None:
+    def request_started_at(self) -> float | None:
         """When the current request started (monotonic clock); None if no request is running."""
-        return self._asking_since
+        return self._request_started_at
 
     def followed(self) -> set[str]:
         """Return the apps that have followers."""
         with self._changed:
             return {*self._schedule.apps}
 
-    def subscribe(self, app_id: str, inbox: Inbox, interval_s: float | None = None) -> None:
-        """Call `inbox` with each answer about the app from now on; the first poll starts now.
+    def subscribe(self, app_id: str, callback: OnAnswer, interval_s: float | None = None) -> None:
+        """Call `callback` with each answer about the app from now on; the first poll starts now.
 
         Args:
             app_id: the app.
-            inbox: called with each answer.
+            callback: called with each answer.
             interval_s: maximum seconds between two polls; all followers share the shortest interval.
         """
         with self._changed:
-            self._schedule.add(app_id, inbox, interval_s, time.monotonic(), is_new=not self._is_hurried)
+            self._schedule.add(app_id, callback, interval_s, time.monotonic(), is_new=not self._is_notified)
             if self._thread is None:
                 name = f"launch-status-{self._scheduler.backend}-{app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -124,15 +126,15 @@ class Poller:
             self._schedule.recheck(app_id, time.monotonic())
             self._changed.notify_all()
 
-    def slow_down(self, app_id: str, is_slowed: bool) -> None:
+    def set_ends_reported(self, app_id: str, is_reported: bool) -> None:
         """Set whether a log stream reports the end of this app. If this is so for all apps, rounds are rare."""
         with self._changed:
-            self._schedule.set_ends_reported(app_id, is_slowed, time.monotonic())
+            self._schedule.set_ends_reported(app_id, is_reported, time.monotonic())
 
-    def unsubscribe(self, app_id: str, inbox: Inbox) -> None:
+    def unsubscribe(self, app_id: str, callback: OnAnswer) -> None:
         """Remove a follower of the app; no-op if it is not one. The thread ends after the last follower."""
         with self._changed:
-            self._schedule.remove(app_id, inbox)
+            self._schedule.remove(app_id, callback)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -148,9 +150,9 @@ class Poller:
                 if not self._schedule.apps:
                     self._thread = None
                     return
-                self._asking_since = started_at = time.monotonic()
+                self._request_started_at = started_at = time.monotonic()
             answers = poll_many(self._scheduler, asked)
-            self._asking_since = None
+            self._request_started_at = None
             is_down = any(map(_is_outage, answers.values())) or all(
                 isinstance(answer, SchedulerRejectedError | AppUnavailableError) for answer in answers.values()
             )
@@ -158,11 +160,14 @@ class Poller:
                 self._schedule.note(answers, started_at, time.monotonic(), is_round=is_round, is_down=is_down)
                 apps = self._schedule.apps
                 calls = [
-                    (inbox, answers[app_id]) for app_id in asked if app_id in apps for inbox in apps[app_id].inboxes
+                    (callback, answers[app_id])
+                    for app_id in asked
+                    if app_id in apps
+                    for callback in apps[app_id].callbacks
                 ]
-            for inbox, answer in calls:
+            for callback, answer in calls:
                 try:
-                    inbox(answer)
+                    callback(answer)
                 except Exception:
                     # Continue with the other followers.
                     log.exception("a follower failed to process the state of its app")

@@ -33,12 +33,12 @@ def is_waiting(state: AppState) -> bool:
 
 
 class StartLimit:
-    """Start limit of one app. Not thread-safe; makes no requests.
+    """Decides whether an app starts in time. Not thread-safe; makes no requests.
 
     Args:
         name: name of the app in errors.
-        start_by: epoch seconds by which it must have started; its retries may wait longer. None: no limit.
-            In both cases a stuck app or replica waits only `STUCK_S`.
+        start_by: epoch seconds by which it must have started; later attempts may wait longer. None: no limit.
+            With and without a limit, a stuck app or replica waits only `STUCK_S`.
     """
 
     __slots__ = ("_has_started", "_name", "_start_by", "_stuck_since")
@@ -67,18 +67,19 @@ class StartLimit:
 
 
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
-"""Longest and shortest time without an answer after which the scheduler counts as unreachable."""
+"""Seconds without an answer after which the scheduler counts as unreachable: the default, and the minimum for a short
+`unavailable_for_s`."""
 UNKNOWN_S = 15.0
 """Seconds that a scheduler may report UNKNOWN before it is an error."""
 
 
 @dataclass(slots=True)
 class StateUpdate:
-    """Events and error that follow from an answer."""
+    """The events and the error that result from an answer."""
 
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
-    """Why the watch ends before the app; reported after the events."""
+    """The error that ends the follower before the app has ended; raised after the events."""
 
 
 class StateTracker:
@@ -87,8 +88,8 @@ class StateTracker:
     Args:
         name: name of the app in errors.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before it is an error.
-        known: the app existed, so if the scheduler does not find it, it has vanished.
-        watches_start: an app that cannot start is an error after a minute.
+        known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
+        watches_start: whether it is an error after a minute if the app cannot start.
         start_by: epoch seconds by which it must have started. None: no limit.
     """
 
@@ -153,20 +154,20 @@ class StateTracker:
             self._compare(learned, answer)
         return learned
 
-    def silence(self, asking_since: float | None) -> StateUpdate:
+    def silence(self, request_started_at: float | None) -> StateUpdate:
         """Report an outage if an answer is missing for too long.
 
         Args:
-            asking_since: when the current request started (monotonic clock); None if no request is running.
+            request_started_at: when the current request started (monotonic clock); None if no request is running.
         """
         learned = StateUpdate()
         if self.has_ended():
             return learned
         now = time.monotonic()
         limit_s = min(_SILENCE_S, max(_ANSWER_S, self._unavailable_for_s))
-        silent = asking_since is not None and now - asking_since > limit_s
+        silent = request_started_at is not None and now - request_started_at > limit_s
         if silent and self._down_since is None:
-            self._down_since = asking_since
+            self._down_since = request_started_at
         if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
             seconds = now - self._down_since
             error = SchedulerUnavailableError(f"the state of {self._name!r} has been unknown for {seconds:.0f} s")

@@ -63,7 +63,7 @@ class LaunchHook(BaseHook):
     hook_name = "Launch (plug-in scheduler)"
 
     backend: ClassVar[str] = ""
-    """The scheduler of this type of connection; empty: the extra `scheduler` names it."""
+    """The scheduler of this type of connection; empty if the extra `scheduler` names it."""
 
     def __init__(self, launch_conn_id: str = default_conn_name) -> None:
         super().__init__()

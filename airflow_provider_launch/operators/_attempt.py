@@ -16,7 +16,7 @@ from airflow_provider_launch._task.outcome import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
-from airflow_provider_launch.operators._record import KILLED, Memory, NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.operators._record import KILLED, NextStep, Record, RecordStore, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
@@ -46,8 +46,8 @@ class Attempt:
 
     Args:
         operator: the task of the DAG, rendered.
-        context: of the task.
-        hook: reaches the scheduler.
+        context: the context of the task.
+        hook: connects to the scheduler.
         killer: cancels the current app when the task is killed.
         retry: calls the scheduler, retrying during an outage.
     """
@@ -62,14 +62,14 @@ class Attempt:
         self._killer = killer
         self._retry = retry
         self._log = operator.log
-        self._memory = Memory(context.get("task_state_store"))
+        self._records = RecordStore(context.get("task_state_store"))
         self._record: Record | None = None
         self.adopted: DescribeAppResponse | None = None
-        """Status of the app when this try adopted it. None: this try has launched it."""
+        """Status of the app when this try adopted it. None if this try has launched it."""
         self.value: dict[str, Any] | None = None
-        """Return value of the last try, whose app has succeeded and was removed."""
+        """Return value of the last try, if its app has succeeded and was removed."""
         self.has_succeeded = False
-        """Whether the app has succeeded, so that a kill no longer cancels it."""
+        """Whether the app has succeeded; then a kill does not cancel it."""
 
     @property
     def app_id(self) -> str:
@@ -84,7 +84,7 @@ class Attempt:
     @property
     def is_persistent(self) -> bool:
         """Whether another try can load what is saved."""
-        return self._memory.is_persistent
+        return self._records.is_persistent
 
     @property
     def _backend(self) -> str:
@@ -103,7 +103,7 @@ class Attempt:
             app: the app to launch.
             cfg: options for a launch.
         """
-        last = self._memory.load()
+        last = self._records.load()
         if not self.is_persistent:
             self._log.info("this Airflow has no task state store: a retry cannot adopt the app of an earlier try")
         run, ti = self._context["dag_run"], self._ti
@@ -188,7 +188,9 @@ class Attempt:
             # With other policies it was counted when the clear killed the task.
             metrics.count_cancelled(self._backend)
         if self._await_end(record.app_id) is None:
-            self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
+            self._log.warning(
+                "app %s did not end within `[launch] replace_wait_s` after it was cancelled", record.app_id
+            )
 
     def _resume(self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str) -> str | None:
         """Return the handle of the app of the last try; None if that app has ended and a new launch is due."""
@@ -220,7 +222,7 @@ class Attempt:
         self.adopted = response
         adopted = dataclasses.replace(record, state="scheduled", handle=handle)
         self._track(adopted)
-        self._memory.save(adopted)
+        self._records.save(adopted)
         return handle
 
     def _launch(self, app: AppDef, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
@@ -237,7 +239,7 @@ class Attempt:
         if not was_intended:
             # The build of an image does not count as waiting for a start.
             record = dataclasses.replace(record, since=time.time())
-        self._memory.save(record)
+        self._records.save(record)
         self._track(record)
         started_at = time.monotonic()
         try:
@@ -256,7 +258,7 @@ class Attempt:
         launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
         self._track(launched)
         self._killer.check()
-        self._memory.save(launched)
+        self._records.save(launched)
         # After the launch, so that the app does not wait for it and a kill finds the app recorded.
         show_request(self._op, self._ti)
         self._log.info("launched %s", handle)
@@ -291,7 +293,7 @@ class Attempt:
             handle: the handle in the event of the trigger. Empty if the trigger failed before it found the app, which
                 may still be running.
         """
-        record = self._memory.load()
+        record = self._records.load()
         if not handle and record is not None and self._is_own(record):
             handle = self._handle_of(record)
         if handle:
@@ -311,7 +313,7 @@ class Attempt:
         """Save the return value for the next try, in case this worker dies before Airflow records the success."""
         if self._record is not None:
             self._record = dataclasses.replace(self._record, value=value)
-            self._memory.save(self._record)
+            self._records.save(self._record)
 
     def close(self, error: Exception) -> None:
         """Save for the next try that the app has ended, and how."""
@@ -322,12 +324,12 @@ class Attempt:
         outcome = str(status.state) if status is not None else type(error).__name__
         # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
         with contextlib.suppress(Exception):
-            self._memory.save(dataclasses.replace(record, state="closed", outcome=outcome))
+            self._records.save(dataclasses.replace(record, state="closed", outcome=outcome))
 
     def _note_kill(self, record: Record) -> None:
         """Store the kill and keep the record open: if a clear caused the kill, the next try must replace the app."""
         with contextlib.suppress(Exception):
-            self._memory.save(dataclasses.replace(record, outcome=KILLED))
+            self._records.save(dataclasses.replace(record, outcome=KILLED))
 
     # ---- cancel ----------------------------------------------------------------------------------------------
 
@@ -345,23 +347,27 @@ class Attempt:
             if not is_asked:
                 self.cancel_killed()
                 return
-            self._log.warning("app %s is cancelled; the task was killed before it has ended", record.app_id)
+            self._log.warning(
+                "the task was killed while app %s was being cancelled; it may run for its grace time", record.app_id
+            )
             self._note_kill(record)
             return
         except Exception as problem:  # noqa: BLE001 - the task fails anyway, and the remaining app is logged
-            self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
+            self._log.error(
+                "app %s could not be cancelled: %s; cancel it, or it runs to its end", record.app_id, problem
+            )
             return
         # It may have started just before the cancel: then the next try follows it, or uses its result.
         if state is None:
-            self._log.warning("app %s is cancelled but has not ended yet; the next try will check it", record.app_id)
+            self._log.warning("app %s was cancelled but has not ended yet; the next try will check it", record.app_id)
         elif state is AppState.SUCCEEDED:
-            self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
+            self._log.warning("app %s succeeded before it was cancelled; the next try uses its result", record.app_id)
         elif state is AppState.CANCELLED:
             metrics.count_cancelled(self._backend)
-            self._log.warning("app %s has not started, and is cancelled", record.app_id)
+            self._log.warning("app %s did not start within its limit and was cancelled", record.app_id)
             self.close(error)
         else:
-            self._log.warning("app %s has started at the last moment, and is %s", record.app_id, state)
+            self._log.warning("app %s started while it was being cancelled, and ended as %s", record.app_id, state)
             self.close(error)
 
     def _await_end(self, app_id: str) -> AppState | None:
@@ -386,7 +392,7 @@ class Attempt:
         if record is None or self.has_succeeded:
             return
         if self._op.kill_policy == "leave":
-            self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            self._log.warning("the task was killed; app %s keeps running, because on_kill='leave'", record.app_id)
             self._note_kill(record)
             return
         error = self._killer.error
@@ -399,10 +405,12 @@ class Attempt:
             else:
                 if self._had_succeeded(record):
                     # The record stays open, so that a retry uses the result.
-                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    self._log.warning(
+                        "the task was killed after app %s had succeeded; a retry returns its result", record.app_id
+                    )
                     self._note_kill(record)
                     return
-                self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                self._log.warning("the task was killed; app %s was cancelled", record.app_id)
                 metrics.count_cancelled(self._backend)
                 self.close(AppKilledError("killed"))
                 return
@@ -410,7 +418,11 @@ class Attempt:
                 break
             time.sleep(0.2)
         self._note_kill(record)
-        self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+        self._log.error(
+            "the task was killed, but app %s could not be cancelled: %s; cancel it, or it runs to its end",
+            record.app_id,
+            error,
+        )
 
     def _had_succeeded(self, record: Record) -> bool:
         with contextlib.suppress(Exception):

@@ -86,7 +86,7 @@ def _arguments(args: object) -> Mapping[str, Any] | list[Any]:
         return [*given]
     hint = "; a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
     raise InvalidAppError(
-        f"component_args must be a mapping of arguments or a list of texts, not {type(given).__name__}"
+        f"component_args must be a mapping of arguments or a list of strings, not {type(given).__name__}"
         f"{hint if isinstance(given, str) else ''}"
     )
 

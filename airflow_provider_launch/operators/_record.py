@@ -1,6 +1,6 @@
 """The record of which app a task has launched, and the decision what the next try does with the app.
 
-Nothing here does I/O except `Memory`, which reads and writes one key of Airflow's task state store.
+Nothing here does I/O except `RecordStore`, which reads and writes one key of Airflow's task state store.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _readable(dag_id: str, task_id: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """Record of one attempt: its app, its scheduler and its progress."""
+    """One launch of a task: its app, its scheduler and its progress."""
 
     attempt: int
     app_id: str
@@ -57,16 +57,16 @@ class Record:
     identity: str
     """Identity of the scheduler at the launch; other schedulers do not know the app."""
     clear_number: int
-    """How often tasks of the run had been cleared; the same number means a retry."""
+    """`DagRun.clear_number` at the launch. If it has not changed, the next try is a retry and not a clear."""
     state: str
     """`intent` before the submit, `scheduled` after it, `closed` when no try may adopt the app."""
     handle: str = ""
     outcome: str = ""
-    """How the app of a closed record ended. `KILLED` in an open record: the task was killed, the app was not ended."""
+    """How the app of a closed record ended. In an open record `KILLED`: the task was killed and its app may run."""
     max_tries: int = -1
-    """Airflow's limit of tries, which a clear of this task raises unless the task was running. -1: unknown."""
+    """`max_tries` of the task at the launch. A clear of a task that is not running raises it. -1: unknown."""
     retries: int = -1
-    """The DAG's value at the launch. A clear computes `max_tries` from it, so that number alone is ambiguous."""
+    """`retries` in the DAG at the launch. A change of it also changes `max_tries`. -1: unknown."""
     value: dict[str, Any] | None = None
     """Return value of the task, saved before its succeeded app is removed."""
 
@@ -121,8 +121,8 @@ def next_step(record: Record | None, clear_number: int, max_tries: int, retries:
     # was running, or if its limits changed, because it was not running. The app of a killed try may still run, because
     # its cancel may have failed.
     limits = (record.max_tries, record.retries)
-    concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
-    if record.clear_number != clear_number and concerns_us:
+    was_task_cleared = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
+    if record.clear_number != clear_number and was_task_cleared:
         return NextStep.REPLACE
     return NextStep.RESUME if record.is_open else NextStep.LAUNCH
 
@@ -134,11 +134,11 @@ class StateStore(Protocol):
         """Return the value of the key."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value across tries and clears for `retention`, None: for Airflow's default time."""
+        """Keep the value across tries and clears for `retention`, or for the default time of Airflow."""
 
 
-class Memory:
-    """Stores the record of this task instance. Without a store (Airflow before 3.3) it is lost with the process."""
+class RecordStore:
+    """Stores the record of this task instance. Without a store it is lost with the process."""
 
     def __init__(self, store: StateStore | None) -> None:
         self._store = store

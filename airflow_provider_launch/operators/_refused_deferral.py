@@ -51,7 +51,8 @@ def _cancel(state: str, handle: str, hook: LaunchHook, log: Any) -> None:
     try:
         scheduler.cancel(parse_app_handle(handle).app_id)
     except LaunchError as error:
-        log.error("the task is %s, but %s could not be cancelled: %s", state, handle, error)  # noqa: TRY400 - the text is enough
+        text = "the task is %s, but %s could not be cancelled: %s; cancel it, or it runs to its end"
+        log.error(text, state, handle, error)  # noqa: TRY400 - the text is enough
     else:
         log.warning("the task is %s, so its deferral was refused; %s is cancelled", state, handle)
         metrics.count_cancelled(hook.options.backend)

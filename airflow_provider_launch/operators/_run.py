@@ -57,9 +57,9 @@ class OperatorRun(TaskRun):
 
     Args:
         operator: the task of the DAG, rendered.
-        context: of the task.
+        context: the context of the task.
         killer: cancels the app when the task is killed.
-        on_end: takes the last status of the app.
+        on_end: called with the last status of the app.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class OperatorRun(TaskRun):
         self._on_end = on_end
         self._attempt = Attempt(operator, context, self._hook, killer, self._retry)
         self._roles: Sequence[Role] = ()
-        """The roles as launched; empty in a task that resumes."""
+        """The roles of the launched app; empty in a task that resumes."""
         self._results: list[Any] = []
-        """The result of the app, once it was read."""
+        """The result of the app as its only item; empty until it was read."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class OperatorRun(TaskRun):
         """
         with self:
             delete_checkpoint(self._ti)
-            given, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
+            given, reason, text = (str(event.get(name) or "") for name in ("handle", "reason", "text"))
             handle = self._attempt.rejoin(given)
             if not handle:
                 raise LaunchError(f"the trigger did not find the app: {text}")
@@ -135,7 +135,7 @@ class OperatorRun(TaskRun):
             drop_request_link(self._op)
             self._restore_request()
             self._killer.check()
-            if why == "deadline":
+            if reason == "deadline":
                 # The same error as that of `execution_timeout` on a worker. It cancels the app again, in case the
                 # trigger could not.
                 raise AirflowTaskTimeout(text)

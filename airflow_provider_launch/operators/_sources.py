@@ -14,17 +14,17 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
 
 _SHORTEST_PART = 3
-"""Shorter texts of a run are ignored, because they may be part of any path."""
+"""Minimum length of the strings from a run that are searched in paths; shorter ones may be part of any path."""
 
 
 class Sources:
     """Decides which files and addresses the app of a task may name.
 
     Args:
-        literals: texts of the DAG file; an app that is given there may name only these. None: any, because no template
-            was rendered.
-        foreign: texts from elsewhere, passed to a function that builds the app; it may name any but these. None: the
-            app was given.
+        literals: the strings in the DAG file. An app that is written there may name only these. None allows all,
+            because no template was rendered.
+        foreign: for an app that a function builds: the strings from the run that the function received. The app may
+            name all locations except these. None if the app is written in the DAG file.
     """
 
     def __init__(self, literals: Collection[str] | None, foreign: Collection[str] | None = None) -> None:
@@ -58,7 +58,7 @@ class Sources:
         return self._literals is None or location in self._literals
 
 
-def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
+def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
     """Yield all strings in a field of the operator.
 
     Args:
@@ -75,14 +75,14 @@ def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
                 yield from Workspace.from_str(value).projects
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            yield from texts_in(name, seen_oids)
-            yield from texts_in(each, seen_oids)
+            yield from strings_in(name, seen_oids)
+            yield from strings_in(each, seen_oids)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for each in value:
-            yield from texts_in(each, seen_oids)
+            yield from strings_in(each, seen_oids)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "resolve"):
         for field in dataclasses.fields(value):
-            yield from texts_in(getattr(value, field.name), seen_oids)
+            yield from strings_in(getattr(value, field.name), seen_oids)
 
 
 def _allowed() -> list[str]:

@@ -58,36 +58,35 @@ class LaunchAppOperator(BaseOperator):
 
     Args:
         app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
-            Every text in an app of the DAG file is a template; XComs and the value of the callable are not. Airflow
-            calls a callable in each try, and once more when a deferred task resumes.
+            Every string in an app that is written in the DAG file is a template; XComs and the value of the callable
+            are not. Airflow calls a callable in each try, and once more when a deferred task resumes.
         component: name of a function that returns an app: `dist.ddp`, `package.module:function`, or
             `path/to/file.py:function`, relative to the folder of the DAG file.
         component_args: its arguments by name, or as a list like on a command line. Names and types are checked when
             the DAG is parsed. Template; the component is called with the rendered values.
         launch_conn_id: the connection, which names the scheduler. Template.
-        cfg: options of this launch; they win over those of the connection. Template.
-        workspace: directory with the code of the first role, relative to the DAG file; or a mapping of directories to
-            sub-directories of one tree. A replica finds a copy in its working directory. Template.
-        wait: False succeeds right after the launch, with the same XComs.
+        cfg: options of this launch; they override those of the connection. Template.
+        workspace: directory with the code of the first role, relative to the DAG file; or a mapping of local
+            directories to paths in the working directory of a replica, where each replica finds a copy. Template.
+        wait: whether to wait for the end of the app. False: succeed right after the launch, with the same XComs.
         poll_interval_s: seconds between two polls of the app. None: the scheduler's default.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: roles whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now" to skip the earlier lines of an adopted app.
-        max_log_bytes: bytes of log shown per replica; of a longer log, the first and the last half of it. None: all.
-        on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to adopt.
+        max_log_bytes: maximum bytes of log shown per replica. A longer log is cut in the middle. None: all.
+        on_kill: whether a killed task cancels its app ("cancel"), or leaves it running for the next try ("leave").
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
-        time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
+        time_limit_s: seconds after which the scheduler ends the app; on Docker only while a process polls the app.
         start_limit_s: seconds from the first submission within which the app must have started, also across retries
             that adopt it. Otherwise it is cancelled, and the task fails with the reason for the wait. None: no limit,
             except that a stuck app, such as one with a missing image, waits only a minute.
             With `wait=False` the task waits for the start until this limit; without a limit it does not wait.
-        on_finish: removal of an ended app, once its log and its result were read: "keep" it as long as the scheduler
-            does, "delete_succeeded", or "delete" it after any end. None: `[launch] on_finish`, "delete_succeeded" by
-            default.
-        results: "first" returns the result of the lowest replica of the first role that wrote one, "all" a list of the
-            results of all its replicas.
-        skip_on_exit_code: exit code or codes of the replica that failed first with which the task is skipped.
-        deferrable: True waits in the triggerer and needs no worker meanwhile. None: `[operators] default_deferrable`.
+        on_finish: when to delete an ended app, after its log and result were read: "keep" (never), "delete_succeeded",
+            or "delete" (always). None: `[launch] on_finish`, "delete_succeeded" by default.
+        results: "first" returns the result of the lowest-numbered replica of the first role that wrote one, "all" a
+            list of the results of all replicas of that role.
+        skip_on_exit_code: one or more exit codes. The task is skipped if the first failed replica has one of them.
+        deferrable: whether to wait in the triggerer, without a worker. None: `[operators] default_deferrable`.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
     """
@@ -164,12 +163,12 @@ class LaunchAppOperator(BaseOperator):
         self._literals: set[str] | None = None
         self._is_app_made = component is not None or callable(app)
         """Whether a function builds the app; otherwise the field `app` contains it."""
-        self._brought: list[Any] = []
-        """Further arguments of such a function, from runs and other tasks."""
+        self._external_values: list[Any] = []
+        """Values from runs and other tasks that the function receives in addition to its arguments."""
         self._marks_data = self._keeps_types = False
         self._marked_args: Any = None
-        self._settled_args: Any = None
-        """The last rendered arguments of the component, with and without marks."""
+        self._unmarked_args: Any = None
+        """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
@@ -244,14 +243,89 @@ class LaunchAppOperator(BaseOperator):
         elif not callable(self.app) and not _has_xcom(self.app):
             _as_app(self.app)
 
-    def _app_now(self) -> AppDef:
+    def _rendered_app(self) -> AppDef:
         """Return the app, after templates are rendered."""
         if self.component is None:
             return _as_app(self.app)
         from airflow_provider_launch.operators._component import component_app
 
-        is_rendered = self._settled_args is not None and self.component_args is self._settled_args
+        is_rendered = self._unmarked_args is not None and self.component_args is self._unmarked_args
         return component_app(self, self._marked_args if is_rendered else self.component_args)
+
+    # ---- run -------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Launch or adopt the app, follow it, and return the XCom value.
+
+        Raises:
+            AirflowFailException: app, options or connection are wrong; retries do not help.
+            AppFailedError: the app failed or was cancelled.
+            UnknownOutcomeError: the app vanished.
+            SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
+        """
+        with _final_errors():
+            app = self._rendered_app()
+            return self._started(context).run(app, self._sources(context))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume a deferred task; if its trigger failed, follow the app here."""
+        from airflow_provider_launch._task.errors import event_of_failure
+
+        event = event_of_failure(next_method, next_kwargs)
+        if event is not None:
+            return self.resume(context, event)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
+
+        Without an event this is `execute`, because the task was cleared while it was deferred.
+
+        Raises:
+            AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
+            Exception: those of `execute`.
+        """
+        if event is None:
+            return self.execute(context)
+        with _final_errors():
+            # Do not build the app of the DAG again, because the launched app counts.
+            return self._started(context).resume(event)
+
+    def _started(self, context: Context) -> OperatorRun:
+        """Return a run whose app `on_kill` cancels."""
+        # Imported here, because parsing a DAG does not need it.
+        from airflow_provider_launch._task.cancel_on_kill import CancelThread
+        from airflow_provider_launch.operators._run import OperatorRun
+
+        self._killer = killer = CancelThread()
+        if self._killed:
+            killer.fire()
+        return OperatorRun(self, context, killer, self._app_ended)
+
+    def dry_run(self) -> None:
+        """Print the request that would be sent, with templates as they are."""
+        if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
+            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
+            return
+        from airflow_provider_launch.operators._request import shown_dry_run
+
+        print(shown_dry_run(self, self._rendered_app()))  # noqa: T201 - the purpose of dry_run
+
+    def on_kill(self) -> None:
+        """Mark the task as killed and cancel the app; called in a signal handler."""
+        self._killed = True
+        if self._killer is not None:
+            self._killer.fire()
+
+    def _app_ended(self, response: DescribeAppResponse) -> None:
+        """Handle the last status of the app; for operators built on this one."""
+
+    def is_skipped_by(self, exit_code: int | None) -> bool:
+        """Return whether the task is skipped if the first failed replica has this exit code."""
+        wanted = self.skip_on_exit_code
+        if exit_code is None or wanted is None:
+            return False
+        return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
 
     # ---- templates -------------------------------------------------------------------------------------------
 
@@ -269,25 +343,25 @@ class LaunchAppOperator(BaseOperator):
             return self._render_content(content, context, jinja_env, seen_oids)
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
-        is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
+        is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
         # If the whole app comes from a template or XCom, macros in it are replaced. A single value from there is data,
         # so its `$` stay. A list is a command line, so all its members are strings.
-        self._marks_data, self._keeps_types = not (is_app and is_brought), not (is_app or isinstance(content, list))
+        self._marks_data, self._keeps_types = not (is_app and is_external), not (is_app or isinstance(content, list))
         try:
             rendered = self._render_content(content, context, jinja_env, seen_oids)
         finally:
             marks, self._marks_data, self._keeps_types = self._marks_data, False, False
         if is_app:
             return _with_masks(settled_app(rendered) if marks else rendered)
-        self._marked_args = marked(rendered) if is_brought else rendered
-        self._settled_args = settled(self._marked_args)
-        return self._settled_args
+        self._marked_args = marked(rendered) if is_external else rendered
+        self._unmarked_args = settled(self._marked_args)
+        return self._unmarked_args
 
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if content is not None and any(content is field for field in self._given_fields):
-            self._note_texts(content, seen_oids)
+        if content is not None and any(content is field for field in self._app_fields):
+            self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
 
         # Values from XComs are data, so strings in them are not rendered.
@@ -352,15 +426,15 @@ class LaunchAppOperator(BaseOperator):
         return rendered if isinstance(rendered, str) else marked(rendered)
 
     @property
-    def _given_fields(self) -> tuple[Any, ...]:
+    def _app_fields(self) -> tuple[Any, ...]:
         """The fields from which the app is built."""
         return (self.app, self.workspace, self.component_args)
 
-    def _note_texts(self, content: Any, seen_oids: set[int] | None) -> None:
+    def _note_strings(self, content: Any, seen_oids: set[int] | None) -> None:
         """Collect the strings of the DAG file before they are rendered."""
-        from airflow_provider_launch.operators._sources import texts_in
+        from airflow_provider_launch.operators._sources import strings_in
 
-        self._literals = {*(self._literals or ()), *texts_in(content, seen_oids or ())}
+        self._literals = {*(self._literals or ()), *strings_in(content, seen_oids or ())}
 
     def _sources(self, context: Context) -> Sources:
         """Return which files and addresses the app may name.
@@ -368,90 +442,15 @@ class LaunchAppOperator(BaseOperator):
         These are the files and addresses in the DAG file. If a function builds the app, it may name all except strings
         that came from the run.
         """
-        from airflow_provider_launch.operators._sources import Sources, texts_in
+        from airflow_provider_launch.operators._sources import Sources, strings_in
 
         if not self._is_app_made:
             return Sources(self._literals)
         # Airflow does not render empty fields, so literals may be missing.
         literals = self._literals or set()
-        rendered = {text for field in self._given_fields[1:] for text in texts_in(field)}
-        brought = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._brought)}
-        return Sources(literals, (rendered | brought) - literals)
-
-    # ---- run -------------------------------------------------------------------------------------------------
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Launch or adopt the app, follow it, and return the XCom value.
-
-        Raises:
-            AirflowFailException: app, options or connection are wrong; retries do not help.
-            AppFailedError: the app failed or was cancelled.
-            UnknownOutcomeError: the app vanished.
-            SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
-        """
-        with _final_errors():
-            app = self._app_now()
-            return self._started(context).run(app, self._sources(context))
-
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume a deferred task; if its trigger failed, follow the app here."""
-        from airflow_provider_launch._task.errors import event_of_failure
-
-        event = event_of_failure(next_method, next_kwargs)
-        if event is not None:
-            return self.resume(context, event)
-        return super().resume_execution(next_method, next_kwargs, context)
-
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
-
-        Without an event this is `execute`, because the task was cleared while it was deferred.
-
-        Raises:
-            AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
-            Exception: those of `execute`.
-        """
-        if event is None:
-            return self.execute(context)
-        with _final_errors():
-            # Do not build the app of the DAG again, because the launched app counts.
-            return self._started(context).resume(event)
-
-    def _started(self, context: Context) -> OperatorRun:
-        """Return a run whose app `on_kill` cancels."""
-        # Imported here, because parsing a DAG does not need it.
-        from airflow_provider_launch._task.cancel_on_kill import CancelThread
-        from airflow_provider_launch.operators._run import OperatorRun
-
-        self._killer = killer = CancelThread()
-        if self._killed:
-            killer.fire()
-        return OperatorRun(self, context, killer, self._app_ended)
-
-    def dry_run(self) -> None:
-        """Print the request that would be sent, with templates as they are."""
-        if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
-            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
-            return
-        from airflow_provider_launch.operators._request import shown_dry_run
-
-        print(shown_dry_run(self, self._app_now()))  # noqa: T201 - the purpose of dry_run
-
-    def on_kill(self) -> None:
-        """Mark the task as killed and cancel the app; called in a signal handler."""
-        self._killed = True
-        if self._killer is not None:
-            self._killer.fire()
-
-    def _app_ended(self, response: DescribeAppResponse) -> None:
-        """Handle the last status of the app; for operators built on this one."""
-
-    def is_skipped_by(self, exit_code: int | None) -> bool:
-        """Return whether the task is skipped if the first failed replica has this exit code."""
-        wanted = self.skip_on_exit_code
-        if exit_code is None or wanted is None:
-            return False
-        return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
+        rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
+        external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
+        return Sources(literals, (rendered | external) - literals)
 
 
 def _as_app(value: Any) -> AppDef:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_launch.operators._record import Memory, NextStep, next_step
+from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
@@ -171,7 +171,7 @@ class Attempt:
 
     def _folder_in_use(self) -> Path | None:
         """Return the folder of the last try, if this try will follow its app."""
-        record = Memory(self._store).load()
+        record = RecordStore(self._store).load()
         clears = int(getattr(self._context["dag_run"], "clear_number", 0) or 0)
         step = next_step(record, clears, int(getattr(self._ti, "max_tries", -1)), int(self._op.retries or 0))
         stored = self._stored()

@@ -40,7 +40,7 @@ class Step:
     """A step. `a >> b` lets b follow a; without it steps follow the order of the list.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         next: the step that follows, or its name.
         on_failure: the step that follows a failure, its name, or a list of steps, also as a pipeline. After a list the
             pipeline fails, unless the last step of the list leads elsewhere.
@@ -92,7 +92,7 @@ class Task(Step):
     """Runs one of a function, a shell command, a notebook or an app.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         function: a function of a module, or its name as `module.function`.
         shell: a shell command.
         notebook: path of a notebook.
@@ -147,7 +147,7 @@ class Parallel(Step):
     """Runs branches in parallel.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         branches: name to a list of steps, or to a pipeline.
         kwargs: those of `Step`.
     """
@@ -190,7 +190,7 @@ class Map(Step):
     """Runs a branch for each element of a list.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         iterate_on: the parameter that holds the list, or the list.
         iterate_as: the parameter that holds the element.
         branch: a list of steps, or a pipeline.
@@ -221,7 +221,7 @@ class Dag(Step):
     """Runs the graph of a file, or of another pipeline.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         dag_definition: path of the file, relative to the caller's.
         kwargs: those of `Step`.
     """
@@ -236,13 +236,13 @@ class Pipeline:
     """Steps in order, with the settings that all of them share.
 
     Args:
-        name: of the DAG.
+        name: the name of the DAG.
         steps: in order; each is followed by the next one unless it has its own `next`, the last by a success.
         start_at: the first step, if it is not the first of the list.
         executor: a type, or `{"type": ..., "config": {...}}`, as in a file.
-        parameters: by name, with their default values.
+        parameters: their names and default values.
         catalog: where files are kept.
-        description: of the DAG.
+        description: the description of the DAG.
     """
 
     def __init__(

@@ -90,9 +90,9 @@ class RunCatalog:
 
     Args:
         base: folder of all catalogs.
-        dag_id: of the run.
-        run_id: of the run.
-        task_id: of the task that reads and stores.
+        dag_id: the DAG of the run.
+        run_id: the run.
+        task_id: the task that reads and stores.
         scopes: the folder of each enclosing map, with the number of the element: `("each/3",)`.
         earlier: the tasks before it, by task id.
     """

@@ -167,7 +167,7 @@ class WrongPipeline(DAG):
     the error is one of the module, whose other DAGs stay in the bag.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         error: its problems.
     """
 

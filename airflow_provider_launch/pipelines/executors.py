@@ -289,7 +289,7 @@ def _expected(name: str, value: Any) -> tuple[str, bool]:
         return "a mapping", isinstance(value, Mapping)
     if name == "mounts":
         right = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
-        return "a list of texts such as /host:/path or volume:/path:ro", right and not isinstance(value, str)
+        return "a list of strings such as /host:/path or volume:/path:ro", right and not isinstance(value, str)
     if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
         return "true or false", isinstance(value, bool)
     if name == "gpu":

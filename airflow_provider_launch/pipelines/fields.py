@@ -16,7 +16,7 @@ class Fields:
 
     Args:
         document: the file.
-        path: of the mapping.
+        path: the keys that lead to the mapping.
         problems: problems are added here.
         step: the step of the mapping, for messages.
     """
@@ -96,14 +96,14 @@ class Fields:
         return {str(name): item for name, item in value.items()}
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return a list of texts; a single text becomes a list."""
+        """Return a list of strings; a single string becomes a list."""
         key = self.has(*keys)
         value = self.data[key] if key else None
         if value is None:
             return ()
         items = value if isinstance(value, (list, tuple)) else [value]
         if not all(isinstance(item, str) and item for item in items):
-            self.wrong(key, f"must be a text or a list of texts, not {value!r}")
+            self.wrong(key, f"must be a string or a list of strings, not {value!r}")
             return ()
         return tuple(items)
 

@@ -97,7 +97,7 @@ class TaskFolder:
     """The files of a task, read without leaving its folder, although its program may still change them.
 
     Args:
-        path: of the folder, in a folder of this user.
+        path: the path of the folder, in a folder of this user.
 
     Raises:
         FolderError: another user may replace the folder.

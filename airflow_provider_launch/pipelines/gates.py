@@ -330,11 +330,11 @@ class FanIn(_Gate):
     Args:
         sources: tasks that pass on the parameters before the map.
         branches: the last sources of each branch; one list for a mapped group, or one for each element.
-        reducer: of the values.
+        reducer: the function that reduces the values.
         order: position of the map in the pipeline.
         hidden: parameters of the map that are not passed on.
         fan_out: the task that started a mapped group; empty if the list is in the file.
-        folders: in which the module of a reducer may be.
+        folders: the folders in which the module of a reducer may be.
     """
 
     def __init__(

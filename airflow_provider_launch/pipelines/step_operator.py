@@ -197,11 +197,11 @@ class StepOperator(LaunchAppOperator):
 
     def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
-        from airflow_provider_launch.operators._sources import texts_in
+        from airflow_provider_launch.operators._sources import strings_in
 
-        self._brought = [values, step.app, step.args, self.env, self.cfg]
+        self._external_values = [values, step.app, step.args, self.env, self.cfg]
         ours = self.place.settings.env, self.place.options
-        self._literals = {*texts_in([self.model.parameters, self.step.app, self.step.args, *ours])}
+        self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -74,7 +74,7 @@ class Runner:
         check_session: refuse to cancel or delete by a handle of another session. This only guards against a mistaken
             handle. To separate teams, give each its own namespace, engine or queue: `list` shows all apps, with handles
             of this session.
-        strict: refuse options that the scheduler does not have. False: ignore them, so that one cfg works for several
+        strict: whether to refuse unknown options; otherwise they are ignored, so that one cfg works for several
             schedulers.
         trackers: name to config of the trackers of all replicas. None: read from files and variables, see
             `get_configured_trackers`.

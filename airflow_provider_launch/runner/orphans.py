@@ -81,7 +81,7 @@ class OrphanFinder:
     """Keeps the results of earlier checks. Use one for each connection and process; not thread-safe.
 
     Args:
-        deployment: the id of this Airflow; empty: unknown, so no app is an orphan.
+        deployment: the id of this Airflow. Empty if unknown; then no app is an orphan.
         runs: the runs that this process has seen.
         confirm_s: seconds between the two checks.
     """

@@ -47,9 +47,9 @@ class _CountingTracker(StateTracker):
             self._reset()
         return learned
 
-    def silence(self, asking_since: float | None) -> StateUpdate:
+    def silence(self, request_started_at: float | None) -> StateUpdate:
         """Ignore a missing answer; the timeout of the wait decides."""
-        del asking_since
+        del request_started_at
         return StateUpdate()
 
     def _check_unknown(self, answer: DescribeAppResponse) -> Exception | None:

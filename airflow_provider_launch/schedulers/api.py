@@ -84,14 +84,16 @@ T = TypeVar("T")
 
 
 class Scheduler(abc.ABC, Generic[T]):
-    """One execution system. `T` is the type of its resolved cfg.
+    """A backend: the interface to one scheduler, such as a Docker engine, a cluster or a queue.
 
-    A backend implements `schedule`, `_submit_dryrun`, `list`, `_cancel_existing`, one of `describe` and
-    `describe_many`, and one of `read_logs` and `log_iter`: each of a pair builds on the other.
+    `T` is the type of its resolved cfg. A backend implements `schedule`, `_submit_dryrun`, `list`, `_cancel_existing`,
+    one of `describe` and `describe_many`, and one of `read_logs` and `log_iter`: each of a pair has a default that
+    calls the other.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """Optional features of this scheduler. Only `_submit_dryrun` refuses anything else, with `UnsupportedError`."""
+    """Optional features of this scheduler. `_submit_dryrun` must refuse all others, with `UnsupportedError`; no other
+    method checks this."""
 
     poll_interval_s: ClassVar[float] = 10.0
     """Default seconds between two polls of an app."""
@@ -273,7 +275,9 @@ class Scheduler(abc.ABC, Generic[T]):
             UnsupportedError: this scheduler returns only one document per app.
             Exception: the same as `result`.
         """
-        raise UnsupportedError(f"{self.backend!r} returns only one result per app; leave results='all' out")
+        raise UnsupportedError(
+            f"{self.backend!r} returns only one result per app; use results='first', or call `result`"
+        )
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -325,7 +329,7 @@ class Scheduler(abc.ABC, Generic[T]):
             if wanted <= row.owner.items() and row.created_at is not None and row.created_at <= limit
         }
         deleted = []
-        for app_id, response in self._describe_sound(builtins.list(created)):
+        for app_id, response in self._describe_readable(builtins.list(created)):
             try:
                 has_ended = is_terminal(response.state)
                 ended_at = self._ended_at(response, created[app_id]) if has_ended else None
@@ -333,20 +337,22 @@ class Scheduler(abc.ABC, Generic[T]):
                     self.delete(app_id)
                     deleted.append(app_id)
             except AppUnavailableError as error:
-                log.warning("app %s is skipped, because it cannot be deleted now: %s", app_id, error)
+                log.warning("sweep skips app %s, because it cannot be deleted now: %s", app_id, error)
         return deleted
 
-    def _describe_sound(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
+    def _describe_readable(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
         """Yield these apps with their responses; skip only the apps that the scheduler cannot read."""
         try:
             responses = self.describe_many(ids)
         except AppUnavailableError as error:
             if len(ids) == 1:
-                log.warning("app %s is skipped, because it cannot be read: %s", ids[0], error)
+                log.warning(
+                    "sweep skips app %s, because it cannot be read: %s; delete it with `Runner.delete`", ids[0], error
+                )
                 return
             half = len(ids) // 2
-            yield from self._describe_sound(ids[:half])
-            yield from self._describe_sound(ids[half:])
+            yield from self._describe_readable(ids[:half])
+            yield from self._describe_readable(ids[half:])
         else:
             yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
@@ -387,7 +393,7 @@ class Scheduler(abc.ABC, Generic[T]):
             SchedulerUnavailableError: not reached; the same call may succeed later.
         """
         if type(self).log_iter is Scheduler.log_iter:
-            raise NotImplementedError(f"{self.backend!r} has no logs")
+            raise NotImplementedError(_no_logs(self.backend))
         # A plug-in with only `log_iter`: each call starts from the first line, so the cursor can only count lines.
         seen = cursor if isinstance(cursor, int) else 0
         response = self.describe(app_id)
@@ -478,12 +484,13 @@ class Scheduler(abc.ABC, Generic[T]):
             streams: STDOUT, STDERR or COMBINED; None: all that the backend has.
         """
         if type(self).read_logs is Scheduler.read_logs:
-            raise NotImplementedError(f"{self.backend!r} has no logs")
+            raise NotImplementedError(_no_logs(self.backend))
         pattern = re.compile(regex) if regex else None
         bounds = (_epoch(since), _epoch(until))
         if (since or until) and Capability.TIME_FILTER not in self.capabilities:
             warnings.warn(
-                f"{self.backend!r} has no times of log lines: `since` and `until` are ignored",
+                f"scheduler {self.backend!r} does not store times of log lines, so `since` and `until` are ignored; "
+                f"filter the lines yourself",
                 stacklevel=2,
             )
             bounds = (None, None)
@@ -535,6 +542,10 @@ class Scheduler(abc.ABC, Generic[T]):
 _PLUGIN_CHUNK_LINES = 1000
 
 
+def _no_logs(backend: str) -> str:
+    return f"scheduler {backend!r} keeps no logs; implement `read_logs` in its plug-in"
+
+
 def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
     """Return the role, or raise a `ValueError` that lists the valid roles and replicas."""
     for role in roles:
@@ -542,7 +553,8 @@ def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
             if 0 <= k < role.num_replicas:
                 return role
             raise ValueError(f"role {role_name!r} has no replica {k}; it has 0 to {role.num_replicas - 1}")
-    raise ValueError(f"no role {role_name!r}; the app has {', '.join(role.name for role in roles) or 'none'}")
+    names = ", ".join(role.name for role in roles) or "none"
+    raise ValueError(f"the app has no role {role_name!r}; its roles are {names}")
 
 
 def has_own(scheduler: Scheduler[Any], method: str) -> bool:

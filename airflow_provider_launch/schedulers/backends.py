@@ -28,7 +28,7 @@ class BackendInfo:
     """Options of the connection that identify the engine: two engines that do not share apps differ in one of them.
     None of them is a secret."""
     extra: str | None = None
-    """The extra of the package that installs its dependencies. None: it has none."""
+    """The extra of the package that installs its dependencies, None if it has none."""
     sdk: tuple[str, ...] = ()
     """Packages of that extra; they are imported only when the engine is used."""
     demo_options: Mapping[str, str] | None = None

@@ -45,7 +45,7 @@ class LineParser(Protocol):
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete; raises `PositionLostError`, or `OSError` with a message."""
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         """Whether the position of the cursor was reached."""
 
     def cursor(self) -> dict[str, Any]:
@@ -121,11 +121,11 @@ class LogStream:
         return self._cursor_of(self._parser.cursor())
 
     @property
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         """Whether the position of the cursor was reached; no line is returned before."""
-        return self._parser.is_placed()
+        return self._parser.is_positioned()
 
-    def begin(self) -> list[LogLine]:
+    def start(self) -> list[LogLine]:
         """Return the lines that were received together with the response header."""
         first, self._answer.first = self._answer.first, b""
         return self.feed(first) if first else []
@@ -155,7 +155,7 @@ class LogStream:
 
     def lose(self) -> None:
         """End the stream, because the position of its cursor was not found."""
-        if not self.is_placed:
+        if not self.is_positioned:
             self._on_lost()
         self.end = StreamEnd.LOST
 
@@ -177,10 +177,10 @@ def lines_in(stream: LogStream) -> Iterator[list[LogLine]]:
     """
     started = received_at = time.monotonic()
     try:
-        if lines := stream.begin():
+        if lines := stream.start():
             yield lines
         while stream.end is None:
-            if not stream.is_placed and time.monotonic() - started > _POSITION_S:
+            if not stream.is_positioned and time.monotonic() - started > _POSITION_S:
                 stream.lose()
                 return
             data = _received(stream.sock, _POSITION_S)

@@ -45,7 +45,7 @@ class DescribeAppResponse:
     is_stuck: bool = False
     """Whether the app waits for something that needs action, such as an image that does not exist; `msg` names it."""
     act_in_s: float | None = None
-    """Seconds until an observer has something to do, such as to end the app at its time limit; None: nothing is due."""
+    """Seconds until an observer must act, such as to end the app at its time limit; None if nothing is due."""
     early_logs: frozenset[tuple[str, int]] = frozenset()
     """Role and number of waiting replicas that already have a log."""
     pages: Mapping[str, str] = field(default_factory=dict)
@@ -73,9 +73,9 @@ class ListAppResponse:
     app_handle: str = NOT_SET
     name: str = ""
     owner: Mapping[str, str] = field(default_factory=dict)
-    """`dag_id`, `run_id`, `task_id` and `map_index` of the task that launched it; empty: not launched by a task."""
+    """`dag_id`, `run_id`, `task_id` and `map_index` of the task that launched it; empty if no task did."""
     created_at: float | None = None
-    """Epoch seconds by the clock of the engine. None: unknown."""
+    """Epoch seconds by the clock of the engine, None if unknown."""
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))

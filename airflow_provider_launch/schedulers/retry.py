@@ -27,7 +27,7 @@ class Phase(str, Enum):
 class RetryAction(str, Enum):
     """The next action for an app."""
 
-    GO_ON = "go on"
+    CONTINUE = "continue"
     """Start the attempts of `Decision.start`, then wait for a change."""
     RESTART_APP = "restart app"
     """Stop the running replicas; when all have ended, start the next attempt of the app."""
@@ -91,7 +91,7 @@ def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Itera
         return Decision(RetryAction.SUCCEED)
     again = [(r.role, r.replica, r.attempt + 1) for r in failed]
     waiting = [(r.role, r.replica, r.attempt) for r in now if r.phase is Phase.WAITING]
-    return Decision(RetryAction.GO_ON, start=tuple(waiting + again), cause=failed[0] if failed else None)
+    return Decision(RetryAction.CONTINUE, start=tuple(waiting + again), cause=failed[0] if failed else None)
 
 
 def _retries_left(policy: RolePolicy, app_attempt: int, attempt: int) -> bool:

@@ -56,9 +56,9 @@ class SensorRun(TaskRun):
 
     Args:
         sensor: the task of the DAG, rendered.
-        context: of the task.
+        context: the context of the task.
         killer: cancels the app when the task is killed.
-        handle: the handle that a trigger has found. Empty: the sensor's.
+        handle: the handle that a trigger has found; if empty, the handle in the sensor's argument.
     """
 
     def __init__(self, sensor: AppStatusSensor, context: Context, killer: CancelThread, *, handle: str = "") -> None:
@@ -113,7 +113,7 @@ class SensorRun(TaskRun):
         delete_checkpoint(self._ti)
         sensor = self._sensor
         sensor.ui_url = FollowProgress.from_json(event).url
-        if event.get("why") == "deadline":
+        if event.get("reason") == "deadline":
             if sensor.kill_policy == "cancel":
                 self.cancel()  # again, in case the trigger's cancel failed
             self.close()
@@ -136,7 +136,7 @@ class SensorRun(TaskRun):
         try:
             self._scheduler.cancel(self._app_id)
         except LaunchError as error:
-            self._log.error("app %s could not be cancelled: %s", self._app_id, error)
+            self._log.error("app %s could not be cancelled: %s; cancel it, or it runs to its end", self._app_id, error)
         finally:
             self.close()
 

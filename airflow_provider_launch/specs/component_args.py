@@ -90,7 +90,7 @@ def namespace_of(
     """
     given_words: object = vector
     if not isinstance(given_words, (list, tuple)) or not all(isinstance(word, str) for word in given_words):
-        raise ComponentUsageError(f"arguments of component {fn.__name__!r} must be a list of texts or a mapping")
+        raise ComponentUsageError(f"arguments of component {fn.__name__!r} must be a list of strings or a mapping")
     given = {**(defaults or {}), **(config or {})}
     parser = _parser(fn, given, is_open)
     namespace = parser.parse_args([*vector])
@@ -214,12 +214,12 @@ def _var_args(fn: Callable[..., Any], name: str, words: Any) -> list[Any]:
         return shlex.split(words)
     if not isinstance(words, Sequence):
         raise ComponentUsageError(
-            f"component {fn.__name__!r}: {name!r} takes a list of texts, not {type(words).__name__}\n{_usage(fn)}"
+            f"component {fn.__name__!r}: {name!r} takes a list of strings, not {type(words).__name__}\n{_usage(fn)}"
         )
     wrong = next((word for word in words if isinstance(word, (Mapping, list, tuple)) or word is None), words)
     if wrong is not words:
         raise ComponentUsageError(
-            f"component {fn.__name__!r}: {name!r} takes a list of texts, but {wrong!r} is not a text\n{_usage(fn)}"
+            f"component {fn.__name__!r}: {name!r} takes a list of strings, but {wrong!r} is not a text\n{_usage(fn)}"
         )
     return [word if isinstance(word, str) else _as_text(word) for word in words]
 

@@ -124,7 +124,7 @@ class AppUnavailableError(SchedulerUnavailableError):
 
     Args:
         *args: the message.
-        texts: for a query of many apps: each failed app, and the reason. Empty: the failed apps are not known.
+        texts: for a query of many apps: each failed app, and the reason. Empty if the failed apps are not known.
     """
 
     def __init__(self, *args: object, texts: Mapping[str, str] | None = None) -> None:

@@ -37,7 +37,7 @@ class runopt:  # noqa: N801 - a name of the launcher model
 
     @property
     def is_type_list_of_str(self) -> bool:
-        """Return whether the option is a list of texts."""
+        """Return whether the option is a list of strings."""
         return get_origin(self.opt_type) is list and get_args(self.opt_type) == (str,)
 
     @property

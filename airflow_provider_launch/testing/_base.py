@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
     """Wait until the condition is true; at the timeout fail with `what`, a sentence that states the condition."""
     started = time.monotonic()
     while not condition():
-        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s: {what}"
+        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s waiting until {what}"
         _pause(started, pause_s)
 
 
@@ -159,19 +159,22 @@ class Apps:
         started = time.monotonic()
         while True:
             found = (scheduler or self.scheduler).describe(app_id)
-            assert found is not None, f"app {app_id} is gone"
+            assert found is not None, f"describe returned None for {app_id}; keep the record of an app until `delete`"
             if is_terminal(found.state):
                 return found
             late = f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
             assert time.monotonic() < started + self.timeout_s, late
             _pause(started)
 
-    def until_over(self, app_id: str) -> DescribeAppResponse:
+    def until_processes_end(self, app_id: str) -> DescribeAppResponse:
         """Wait until the app has ended, as `end` does, and check that none of its processes runs after that."""
         found = self.end(app_id)
         started = time.monotonic()
         while count := self.engine.alive(app_id):
-            late = f"{found.state.name} was reported while {count} processes of the app still ran"
+            late = (
+                f"{found.state.name} was reported while {count} processes of the app still ran; report it only after "
+                f"all have ended, or raise `lag_s`"
+            )
             assert time.monotonic() < started + self.lag_s, late
             time.sleep(_PAUSE_S)
         return found
@@ -195,21 +198,21 @@ class Apps:
             f"{role}/{k} of {app_id} writes {text!r}",
         )
 
-    def until_running(self, app_id: str, *places: tuple[str, int]) -> None:
+    def until_running(self, app_id: str, *wanted: tuple[str, int]) -> None:
         """Wait until app and replicas are RUNNING; an engine may report it after the program has started."""
 
         def runs() -> bool:
             found = self.scheduler.describe(app_id)
             if found is None or found.state is not AppState.RUNNING:
                 return False
-            known = replicas(found)
-            return all(place in known and known[place].state is AppState.RUNNING for place in places)
+            by_key = replicas(found)
+            return all(key in by_key and by_key[key].state is AppState.RUNNING for key in wanted)
 
         until(runs, self.timeout_s, f"{app_id} is RUNNING")
 
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine reports that no process of the app runs; return at once if it cannot report."""
-        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
+        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"no process of {app_id} is alive")
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
         """Return the sequence of states that each of several schedulers observes.
@@ -272,9 +275,12 @@ class Apps:
 
 
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
-    def __missing__(self, place: tuple[str, int]) -> ReplicaStatus:
-        role, k = place
-        raise AssertionError(f"describe reports nothing of replica {k} of role {role!r} in `roles_statuses`: {[*self]}")
+    def __missing__(self, key: tuple[str, int]) -> ReplicaStatus:
+        role, k = key
+        raise AssertionError(
+            f"`describe` must return a status for each replica; `roles_statuses` lacks replica {k} of role {role!r}, "
+            f"and has {[*self]}"
+        )
 
 
 def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]:
@@ -283,7 +289,7 @@ def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]
 
 
 class ContractBase:
-    """Declarations of a backend, as class attributes and fixtures.
+    """Base class with which a backend describes itself, by class attributes and fixtures.
 
     A subclass sets `factory`, `capabilities` and the fixtures `params` and `image`; the rest has defaults.
     """
@@ -293,20 +299,20 @@ class ContractBase:
     capabilities: ClassVar[frozenset[Capability]]
     """Capabilities of the scheduler; a test compares them with those that the scheduler declares."""
     timeout_s: ClassVar[float] = 60.0
-    """Seconds within which a short app ends on this engine and any log is read."""
+    """Seconds that each wait may take: a short app must end, and any log must be readable, within this time."""
     lag_s: ClassVar[float] = 0.0
-    """Maximum delay between the end of a program and the end of its app, or between that and the moment when
-    `Engine.alive` no longer counts the program."""
+    """Maximum seconds until the engine reports the end of a program that has ended, and until `Engine.alive` counts no
+    program of an app whose end was reported."""
     drain_s: ClassVar[float] = 0.0
     """Seconds for which a program stays alive after much output, on an engine that loses unread output when the program
     ends."""
     endless: ClassVar[int] = 20_000_000
     """Bytes of a line without an end; lower it if the engine cuts lines, or its emulation takes minutes."""
     many: ClassVar[int] = 200
-    """Number of apps in the tests of costs."""
+    """Number of apps in the tests that count requests."""
     xfail: ClassVar[Mapping[str, str]] = {}
-    """Test name (also with its parameters, `test_x[a]`) to the reason why it fails here. A test that passes anyway is
-    an error."""
+    """Known failures: test name, or `test_x[a]` for one set of parameters, to the reason. As with pytest's strict
+    xfail, a test that passes is an error."""
 
     @pytest.fixture
     def params(self) -> dict[str, Any]:
@@ -324,7 +330,7 @@ class ContractBase:
         return ""
 
     @pytest.fixture
-    def program_with_a_blank(self) -> str | None:
+    def program_with_a_space(self) -> str | None:
         r"""Return the path in the image of a program with a space in its name; None if there is none.
 
         It prints each argument as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.
@@ -417,7 +423,7 @@ class ContractBase:
     def needs(self, capability: Capability) -> None:
         """Skip the test if the scheduler does not have the capability; another test checks the refusal."""
         if capability not in self.capabilities:
-            pytest.skip(f"{capability.value} is not offered")
+            pytest.skip(f"the scheduler does not declare {capability}")
 
     @staticmethod
     @contextlib.contextmanager

@@ -28,7 +28,7 @@ class CostTests(ContractBase):
     """Following many apps takes no more requests than following one."""
 
     requests_per_describe: ClassVar[int | None] = None
-    """Requests that `describe_many` of `many` apps may take. None: as many as for one app."""
+    """Requests that `describe_many` of `many` apps may take. None means as many as for one app."""
 
     def test_describe_many_gives_each_app_its_own_answer(self, apps: Apps) -> None:
         """An answer about many apps must not mix them up, and an unknown app must not hide the others."""

@@ -123,7 +123,7 @@ class EndingTests(ContractBase):
             for place in (("main", 0), ("main", 1), ("deaf", 0)):
                 apps.until_written(app_id, "up", *place)
             apps.scheduler.cancel(app_id)
-        found = apps.until_over(app_id)
+        found = apps.until_processes_end(app_id)
 
         assert found.state is {"success": AppState.SUCCEEDED, "cancel": AppState.CANCELLED}.get(end, AppState.FAILED)
 

@@ -279,7 +279,7 @@ class LogTests(ContractBase):
     def test_a_reader_that_started_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
         """Fast output overtakes the reader, which still has buffered lines from before the end."""
         app_id = apps.start(apps.sh(f"seq 1 100000; sleep 2; seq 100001 200000; sleep {self.drain_s:g}"))
-        until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
+        until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line is returned")
         first = apps.scheduler.read_logs(app_id, "main", 0)
         lines = [line.text for line in first.lines]
         apps.end(app_id)

@@ -54,4 +54,4 @@ class LossTests(ContractBase):
         if not apps.engine.give_up(app_id, "main"):
             pytest.skip("the engine cannot give up an app")
 
-        assert apps.until_over(app_id).state is AppState.FAILED
+        assert apps.until_processes_end(app_id).state is AppState.FAILED

@@ -179,11 +179,11 @@ class RunningTests(ContractBase):
         assert replica.exit_code == 127
         assert "echo no-such-program" in shown
 
-    def test_a_program_with_a_blank_in_its_name_runs(self, apps: Apps, program_with_a_blank: str | None) -> None:
+    def test_a_program_with_a_space_in_its_name_runs(self, apps: Apps, program_with_a_space: str | None) -> None:
         """An entrypoint is a path, not a shell command: `/opt/My Tools/train` is one program."""
-        if program_with_a_blank is None:
-            pytest.skip("the backend has no `program_with_a_blank`")
-        app_id = apps.start(apps.role("main", program_with_a_blank, "a  b", "it's"))
+        if program_with_a_space is None:
+            pytest.skip("the backend has no `program_with_a_space`")
+        app_id = apps.start(apps.role("main", program_with_a_space, "a  b", "it's"))
         found = apps.end(app_id)
 
         assert apps.lines(app_id) == ["<a  b>\n", "<it's>\n"]

@@ -37,7 +37,7 @@ _DECLARED = frozenset(
         "params",
         "unreachable_params",
         "image",
-        "program_with_a_blank",
+        "program_with_a_space",
         "resource",
         "cfg",
         "workspace_cfg",

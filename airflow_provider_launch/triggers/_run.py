@@ -162,7 +162,7 @@ class TriggerRun:
             return "ended", ""
         if error is not None:
             if isinstance(error, AppNotStartedError):
-                return "not started", str(error)
+                return "not_started", str(error)
             return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
         if self._left() <= 0:
             return "deadline", await self._end_at_deadline()
@@ -193,7 +193,7 @@ class TriggerRun:
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is cancelled; the next one continues where this one stops."""
         positions = await self._stopped()
-        if not is_of_user(error):
+        if not is_user_action(error):
             progress = self._progress(positions)
             full = dataclasses.replace(progress, tails=self._task_log.masked_tails())
             await self._checkpoint.save_on_shutdown(full if self._checkpoint.fits(full) else progress)
@@ -242,7 +242,7 @@ class TriggerRun:
         """Check for missing answers, and for the deadline, because the clock may have been set."""
         with self._deciding:
             if not self._watch.has_ended() and self._error is None:
-                self._take(self._watch.silence(self._shared.poller.asking_since))
+                self._take(self._watch.silence(self._shared.poller.request_started_at))
                 if self._watch.response is not None and self._task_log.is_quiet and self._may_show:
                     self._feed.add_event(Progress(self._watch.response))
                     self._hub.pump.wake(self._feed)
@@ -320,7 +320,7 @@ class TriggerRun:
             if learned.events:
                 self._feed.reader.read_now()
                 self._hub.pump.wake(self._feed)
-        self._shared.poller.slow_down(self._app_id, self._feed.reader.is_streaming())
+        self._shared.poller.set_ends_reported(self._app_id, self._feed.reader.is_streaming())
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 
@@ -406,7 +406,9 @@ class TriggerRun:
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
         reader = self._feed.reader
-        if reader.want(standings_of(response, self._trigger.options.log_roles, self._roles), existing=existing):
+        if reader.update_replicas(
+            standings_of(response, self._trigger.options.log_roles, self._roles), existing=existing
+        ):
             self._hub.pump.wake(self._feed)
 
     def _show_ui(self, url: str, pages: Mapping[str, str]) -> None:
@@ -419,7 +421,7 @@ class TriggerRun:
             self._loop.call_soon_threadsafe(self._news.set)
 
 
-def is_of_user(error: asyncio.CancelledError) -> bool:
+def is_user_action(error: asyncio.CancelledError) -> bool:
     """Return whether a user's action cancelled the trigger, and not the end of the triggerer."""
     try:
         from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG

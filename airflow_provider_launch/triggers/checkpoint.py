@@ -56,7 +56,7 @@ class Checkpoint:
     """The progress of one try of one task.
 
     Args:
-        task_instance: from the triggerer; None (in `dag.test()`): nothing is stored.
+        task_instance: the task instance of the trigger. None, as in `dag.test()`, stores nothing.
     """
 
     __slots__ = ("_saved", "_ti")

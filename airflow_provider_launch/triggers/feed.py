@@ -221,7 +221,7 @@ class Feed:
         key = item.key or ""
         self._positions[key] = position_after(item.start, item.start_skip + self._written)
         self._left |= {key}
-        self.reader.leave(key)
+        self.reader.stop_replica(key)
         if is_cut:
             with contextlib.suppress(Exception):
                 self._context.run(self._task_log.report_cut, key, self._limit.max_bytes)

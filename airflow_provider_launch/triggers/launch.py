@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppStatusTrigger"]
 
-_LEAVE_S = 28.0
+_CANCEL_WAIT_S = 28.0
 """Seconds that a trigger waits for the cancel of its app before it ends; Airflow's `on_kill_timeout` is 30 s."""
 
 
@@ -36,21 +36,21 @@ class AppStatusTrigger(BaseTrigger):
     All triggers of a process share one status request per connection and interval, and one log pump. The worker that
     resumes asks the scheduler itself how the app ended, and writes the lines that were not shown here.
 
-    The event is plain JSON: `{handle, why, text}` and a `FollowProgress`. `why` is "ended", "deadline", "unreachable",
-    "not started" or "error"; after an error the worker follows the app itself.
+    The event is plain JSON: `{handle, reason, text}` and a `FollowProgress`. `reason` is "ended", "deadline",
+    "unreachable", "not_started" or "error"; after an error the worker follows the app itself.
 
     Args:
         handle: `backend://connection/app_id`, or `[task id, XCom key]` of the XCom with the handle.
         deadline: epoch seconds after which the wait ends. None: never.
-        timeout_s: the same, counted from the start of the trigger.
+        timeout_s: like `deadline`, in seconds from the start of the trigger.
         cancels_at_deadline: whether the deadline cancels the app.
-        scheduled: the task has just launched the app: the app exists, and none of its lines are old.
-        known: the app existed, so if the scheduler does not find it, it has vanished.
-        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None: unknown;
+        scheduled: whether the task has just launched the app, so that the app exists and all its lines are new.
+        known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
+        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None if unknown;
             then only values with secret-like names are masked.
         progress: `FollowProgress` of an earlier follower of the task, as JSON.
-        fire_after_s: earliest time of the event, in seconds from the start of the trigger. Airflow's scheduler fails a
-            task that resumes before it knows that the worker has ended.
+        fire_after_s: earliest time of the event, in seconds from the start of the trigger. Before that, Airflow's
+            scheduler may not have noticed that the worker has exited, and would fail the task.
         options: fields of `FollowOptions` by name.
     """
 
@@ -97,7 +97,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when the wait is over."""
-        from airflow_provider_launch.triggers._run import is_of_user
+        from airflow_provider_launch.triggers._run import is_user_action
         from airflow_provider_launch.triggers.hub import hub
 
         started_at = time.monotonic()
@@ -115,13 +115,13 @@ class AppStatusTrigger(BaseTrigger):
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
-                    if is_of_user(error):
+                    if is_user_action(error):
                         hub().reconciler.check_soon(self._conn_id())
                         # Before `abandon`, which waits for shared threads: this takes long if many triggers end at
                         # once.
                         self._start_cancel()
                     await watch.abandon(error)
-                    if is_of_user(error):
+                    if is_user_action(error):
                         # Wait here, while the connection is still joined, and not only in `on_kill`: there the next
                         # cancellation would interrupt the wait and close the task's log.
                         await self._cancel_killed()
@@ -131,7 +131,7 @@ class AppStatusTrigger(BaseTrigger):
             finally:
                 watch.leave()
         except asyncio.CancelledError as error:
-            if is_of_user(error):
+            if is_user_action(error):
                 await self._cancel_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker handles it; a trigger that raises fails the task without a message
@@ -168,7 +168,7 @@ class AppStatusTrigger(BaseTrigger):
         if ending is None:
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LEAVE_S
+        deadline = loop.time() + _CANCEL_WAIT_S
         ended = asyncio.wrap_future(ending)
         while not ended.done() and (left := deadline - loop.time()) > 0:
             # Ignore further cancellations.
@@ -219,8 +219,9 @@ class AppStatusTrigger(BaseTrigger):
         try:
             if shared.options.backend != parsed.scheduler_backend:
                 raise InvalidAppError(
-                    f"{self._resolved!r} is not an app of connection {conn_id!r}, "
-                    f"which is for scheduler {shared.options.backend!r}"
+                    f"{self._resolved!r} is not an app of connection {conn_id!r}, which is for scheduler "
+                    f"{shared.options.backend!r}; set launch_conn_id to a connection of scheduler "
+                    f"{parsed.scheduler_backend!r}"
                 )
             check_streams(shared.scheduler, self.options.streams)
         except LaunchError:
@@ -257,15 +258,20 @@ class AppStatusTrigger(BaseTrigger):
         task_id, key = self.handle
         ti = self.task_instance
         if ti is None:
-            raise InvalidAppError(f"the handle of task {task_id!r} can be looked up only in a triggerer")
+            raise InvalidAppError(
+                f"the handle of task {task_id!r} can be looked up only in a triggerer; pass the handle itself"
+            )
         value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
         handle = handle_of(value)
         if not handle:
-            raise InvalidAppError(f"XCom {key!r} of task {task_id!r} does not contain the handle of an app")
+            raise InvalidAppError(
+                f"XCom {key!r} of task {task_id!r} does not contain the handle of an app; pass the output of a "
+                f"LaunchAppOperator, or a handle"
+            )
         return handle
 
-    def _event(self, why: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
-        return {"handle": self._resolved, "why": why, "text": text, **(progress or FollowProgress()).to_json()}
+    def _event(self, reason: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
+        return {"handle": self._resolved, "reason": reason, "text": text, **(progress or FollowProgress()).to_json()}
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 

@@ -239,7 +239,7 @@ class Reconciler:
             log.error("%s has lost its task (%s) and could not be cancelled: %s", handle, _why(orphan), error)  # noqa: TRY400 - the text is enough
             return False
         log.warning("%s has lost its task and is cancelled: %s", handle, _why(orphan))
-        metrics.count("orphans", backend=shared.options.backend, why=orphan.state)
+        metrics.count("orphans", backend=shared.options.backend, reason=orphan.state)
         metrics.count_cancelled(shared.options.backend)
         return True
 

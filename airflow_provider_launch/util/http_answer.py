@@ -37,7 +37,7 @@ class HttpTarget:
     context: ssl.SSLContext | None = None
     """None: without TLS."""
     server_name: str = ""
-    """Host name that the certificate must match. Empty: `host`."""
+    """Host name that the certificate must match; `host` if empty."""
     proxy: tuple[str, int] | None = None
     """A proxy that opens the connection by CONNECT."""
     proxy_headers: tuple[tuple[str, str], ...] = ()
@@ -95,7 +95,7 @@ class Body:
     """The body of a response, decoded piece by piece; does no I/O.
 
     Args:
-        chunked: the body comes in chunks, and the last one marks its end. False: it ends with the connection.
+        chunked: whether the body comes in chunks and ends with the last one; otherwise it ends with the connection.
     """
 
     __slots__ = ("_chunked", "_left", "_line", "_skip", "complete")

@@ -106,7 +106,7 @@ def measure_states(server: BatchServer, runner: Runner, ids: list[str]) -> list[
                 for app_id in ids
             ]
             for reader in readers:
-                reader.want([("main", 0)], existing=True)
+                reader.update_replicas([("main", 0)], existing=True)
             read_in_turns(readers, over)
             joined_s = until_joined(server)
             costs = Costs(server)

@@ -68,13 +68,13 @@ with Runner("bench") as runner:
         # One poll for all apps, as the trigger of a later version does it.
         for interval_s in (scheduler.poll_interval_s, 10.0):
             poller = Poller(scheduler, interval_s)
-            inboxes = {app_id: (lambda _answer: None) for app_id in ids}
-            for app_id, inbox in inboxes.items():
-                poller.subscribe(app_id, inbox)
+            callbacks = {app_id: (lambda _answer: None) for app_id in ids}
+            for app_id, callback in callbacks.items():
+                poller.subscribe(app_id, callback)
             time.sleep(1)
             mine, _ = share(SECONDS)
-            for app_id, inbox in inboxes.items():
-                poller.unsubscribe(app_id, inbox)
+            for app_id, callback in callbacks.items():
+                poller.unsubscribe(app_id, callback)
             poller.join(5)
             row(f"states of {APPS} idle apps each {interval_s:g} s", 100 * mine, "%", limit=1)
 

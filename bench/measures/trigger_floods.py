@@ -52,7 +52,7 @@ with triggerer(flooding.MARK) as process:
         for kind in KINDS:
             seen[kind].append(window(process, kind))
     assert not process.failed
-    early = [event for event in process.fired.values() if "why" in event]
+    early = [event for event in process.fired.values() if "reason" in event]
     assert not early, early[0]
 
 

@@ -70,7 +70,7 @@ try:
         before = delays.loud_bytes
         seen = process.ask("triggerer.Probe", seconds=SECONDS)
         process.run_for(1.0)
-        early = [event for event in process.fired.values() if "why" in event]
+        early = [event for event in process.fired.values() if "reason" in event]
         assert not early, early[0]
 finally:
     for app_id in ids:

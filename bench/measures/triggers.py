@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
-from airflow_provider_launch.follow.stream_engine import MAX_STREAMS
+from airflow_provider_launch.follow.stream_loop import MAX_STREAMS
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.triggers import pump
 from rows import row, skip

@@ -134,7 +134,7 @@ def test_the_deadline_is_in_the_trigger_and_cancels_the_app() -> None:
     (event,) = run_trigger(trigger)
     ran = resumed(task, api, asked, event.payload)
 
-    assert event.payload["why"] == "deadline"
+    assert event.payload["reason"] == "deadline"
     assert "is cancelled" in event.payload["text"]
     assert ran.state == "failed"
     assert "AirflowTaskTimeout" in repr(ran.error)
@@ -250,7 +250,7 @@ def test_a_duration_continues_in_another_trigger_even_if_nothing_is_shown(store:
     count = len(store)
     (event,) = run_trigger(AppStatusTrigger(handle, **kwargs))
 
-    assert event.payload["why"] == "deadline"
+    assert event.payload["reason"] == "deadline"
     assert 0 < count < len(store)
     assert len({progress.deadline for progress in store}) == 1
 
@@ -270,7 +270,7 @@ def test_reports_are_not_repeated_by_another_trigger(
         assert run_trigger(AppStatusTrigger(handle), cancel_after=2.0) == []
         (event,) = run_trigger(AppStatusTrigger(handle))
 
-    assert event.payload["why"] == "ended"
+    assert event.payload["reason"] == "ended"
     assert event.payload["tails"] == {"worker/0": ["try 0", "try 1"]}
     assert sum("--- attempt 1 ---" in line["event"] for line in lines) == 1
 
@@ -284,7 +284,7 @@ def test_a_trigger_that_fails_shows_why_and_leaves_nothing_behind(monkeypatch: p
     monkeypatch.setattr(Checkpoint, "save", fails)
     (event,) = run_trigger(AppStatusTrigger(launched(WAIT)))
 
-    assert (event.payload["why"], event.payload["text"]) == ("error", "RuntimeError: no room for a place")
+    assert (event.payload["reason"], event.payload["text"]) == ("error", "RuntimeError: no room for a place")
     assert not hub().pump._feeds
     assert not hub().ticker._timers
 
@@ -314,7 +314,7 @@ def test_a_trigger_that_has_fired_ends_nothing(engine, api, monkeypatch: pytest.
     engine.heal()
     asyncio.run(trigger.on_kill())
 
-    assert event.payload["why"] == "unreachable"
+    assert event.payload["reason"] == "unreachable"
     assert engine.cancelled == []
 
 
@@ -349,7 +349,7 @@ def test_a_wrong_connection_is_reported_by_the_worker() -> None:
     trigger = AppStatusTrigger("local://no_such_connection/app-1")
     (event,) = run_trigger(trigger)
 
-    assert event.payload["why"] == "error"
+    assert event.payload["reason"] == "error"
     assert "no_such_connection" in event.payload["text"]
 
 
@@ -413,7 +413,7 @@ def test_the_timeout_of_a_deferred_sensor_ends_it_and_leaves_the_app() -> None:
     handle = launched("sleep 8", grace_s=1)
     ran, (event,) = run_to_end(sensor(handle, timeout=1), FakeExecutionApi())
 
-    assert (event["why"], ran.state) == ("deadline", "failed")
+    assert (event["reason"], ran.state) == ("deadline", "failed")
     assert "AirflowSensorTimeout" in repr(ran.error)
 
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from airflow_provider_launch.follow import Follower, LogLines
-from airflow_provider_launch.follow.stream_engine import stream_engine
+from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Role
@@ -112,7 +112,7 @@ def test_a_log_is_followed_by_a_stream(connect, docker_engine) -> None:
         with Follower(scheduler, app_id) as follower:
             for event in follower:
                 events.append(event)
-                open_at_once = max(open_at_once, stream_engine().count())
+                open_at_once = max(open_at_once, stream_loop().count())
         scheduler.delete(app_id)
 
     lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]

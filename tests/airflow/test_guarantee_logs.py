@@ -70,7 +70,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
         is_over.set()
 
     assert ran.state == "success", (ran.error, ran.lines)
-    assert [event["why"] for event in events] == ["ended"] * deferrable
+    assert [event["reason"] for event in events] == ["ended"] * deferrable
     assert took < 8 + place.lag_s
     known = heard.when("-> SUCCEEDED")
     assert known is not None
@@ -178,7 +178,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
         shown = numbered(heard)
         ran = resumed(task, api, asked, events[0][0].payload)
 
-    assert [[event.payload["why"] for event in each] for each in events] == [["ended"], ["ended"]]
+    assert [[event.payload["reason"] for event in each] for each in events] == [["ended"], ["ended"]]
     size = sum(len(line) - len("[main/0] ") + 1 + RECORD_BYTES for _, line in shown)
     # Starts with a budget of a part of a second.
     assert size < rate * (shown[-1][0] - shown[0][0] + 1)

@@ -66,7 +66,7 @@ def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, defe
         ran, events = run_to_end(task, FakeExecutionApi())
 
     assert ran.state == "success", (ran.error, ran.lines)
-    assert [event["why"] for event in events] == ["ended"] * deferrable
+    assert [event["reason"] for event in events] == ["ended"] * deferrable
     for told in ("the scheduler does not answer", "the scheduler answers again", "[main/0] begun", "[main/0] done"):
         assert sum(told in line for line in ran.lines) == 1, (told, ran.lines)
     assert place.starts() == ["0"]
@@ -90,7 +90,7 @@ def test_an_outage_beyond_the_bound_fails_and_the_app_is_left(place: Place, outa
     assert first.state == "up_for_retry"
     assert isinstance(first.error, SchedulerUnavailableError), first.error
     assert "ask the administrator of the scheduler to" in str(first.error)
-    assert [event["why"] for event in events] == ["unreachable"] * deferrable, events
+    assert [event["reason"] for event in events] == ["unreachable"] * deferrable, events
     assert sum("the scheduler does not answer" in line for line in first.lines) == 1
     assert api.store["launch"]["state"] == "scheduled"
     assert place.alive() == 1

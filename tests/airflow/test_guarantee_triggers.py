@@ -67,7 +67,7 @@ def test_two_triggers_of_one_app_show_the_same_end(place: Place) -> None:
         events = run_triggers(one, two, during=during)
         ran = resumed(task, api, asked, events[1][0].payload)
 
-    assert [[event.payload["why"] for event in each] for each in events] == [["ended"], ["ended"]]
+    assert [[event.payload["reason"] for event in each] for each in events] == [["ended"], ["ended"]]
     assert ran.state == "success", ran.error
     assert place.starts() == ["0"]
 
@@ -98,7 +98,7 @@ def test_the_end_of_one_of_two_triggers_disturbs_neither_the_app_nor_the_other(
         ran = resumed(task, api, asked, events[1][0].payload)
 
     assert events[0] == []
-    assert [event.payload["why"] for event in events[1]] == ["ended"]
+    assert [event.payload["reason"] for event in events[1]] == ["ended"]
     assert ran.state == "success", ran.error
     assert sum("[main/0] done" in line for _, line in heard.lines) == 1
 
@@ -155,7 +155,7 @@ def test_a_late_deadline_of_an_older_try_spares_the_app_that_a_newer_try_has_ado
     def act() -> None:
         heard.until("continuing with app")
         ((event,),) = run_triggers(old, during=lambda _cancel: None)
-        assert event.payload["why"] == "deadline"
+        assert event.payload["reason"] == "deadline"
         assert "is cancelled" not in event.payload["text"]
         until(lambda: state_of(place.apps()[0]) is AppState.RUNNING)
         place.go()
@@ -273,7 +273,7 @@ def test_a_duration_is_a_duration_by_any_clock(
     (event,) = run_trigger(trigger)
     took = time.monotonic() - began
 
-    assert event.payload["why"] == "deadline"
+    assert event.payload["reason"] == "deadline"
     assert 1.0 <= took < 10
     assert place.alive() == 1
 
@@ -291,7 +291,7 @@ def test_a_deadline_is_a_moment_of_the_triggerers_clock_and_never_a_success(
     triggerer_clock(0)
     ran = resumed(task, api, asked, event.payload)
 
-    assert event.payload["why"] == "deadline"
+    assert event.payload["reason"] == "deadline"
     assert ran.state == "failed"
     assert "AirflowTaskTimeout" in repr(ran.error)
     until(lambda: place.alive() == 0)

@@ -45,14 +45,14 @@ def test_an_app_that_vanishes_while_it_is_followed_is_a_failure(place: Place, de
         ran, events = run_to_end(task, api := FakeExecutionApi())
 
     check(ran, api, place.mark)
-    assert [event["why"] for event in events] == ["error"] * deferrable
+    assert [event["reason"] for event in events] == ["error"] * deferrable
     assert ran.logged("[main/0] begun")
 
 
 def _ended(trigger: AppStatusTrigger, place: Place, vanish: Callable[[], None]) -> dict[str, Any]:
     place.go()
     (event,) = run_trigger(trigger)
-    assert event.payload["why"] == "ended"
+    assert event.payload["reason"] == "ended"
     vanish()
     return dict(event.payload)
 
@@ -60,7 +60,7 @@ def _ended(trigger: AppStatusTrigger, place: Place, vanish: Callable[[], None]) 
 def _never_followed(trigger: AppStatusTrigger, _place: Place, vanish: Callable[[], None]) -> dict[str, Any]:
     vanish()
     (event,) = run_trigger(trigger)
-    assert event.payload["why"] == "error"
+    assert event.payload["reason"] == "error"
     return dict(event.payload)
 
 

@@ -95,7 +95,7 @@ def test_the_text_of_an_outage_is_stored(engine, api) -> None:
     ran, (event,) = run_to_end(task, api)
 
     assert ran.state == "failed"
-    assert event["why"] == "unreachable"
+    assert event["reason"] == "unreachable"
     assert CLEAN in event["text"]
 
 

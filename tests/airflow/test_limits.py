@@ -154,7 +154,7 @@ def test_a_trigger_shows_apps_of_the_allowed_connections_only(engine, launched) 
     _, xcom = launched
     ((event,),) = run_triggers(AppStatusTrigger(xcom["handle"], launch_conn_id=["mine"]), during=lambda _cancel: None)
 
-    assert event.payload["why"] == "error"
+    assert event.payload["reason"] == "error"
     assert "launch_conn_id allows 'mine'" in event.payload["text"]
 
 

@@ -136,7 +136,7 @@ def test_the_app_of_a_killed_task_counts(sent: Any) -> None:
         timer.join()
         signal.signal(signal.SIGTERM, before)
 
-    assert ran.logged("is cancelled")
+    assert ran.logged("was cancelled")
     assert sent.count(("incr", "launch.apps_ended", 1, {"backend": "local", "state": "CANCELLED"})) == 1
 
 

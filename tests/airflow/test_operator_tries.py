@@ -345,7 +345,7 @@ def test_the_result_is_read_while_the_rest_of_the_log_is(engine, api, play, monk
 
     assert ran.state == "success"
     assert api.xcoms["t", "return_value"]["result"] == 1
-    assert not ran.logged("log is not readable")
+    assert not ran.logged("cannot read the log")
 
 
 def test_an_outage_while_the_result_is_read_is_survived(engine, api, play, monkeypatch) -> None:

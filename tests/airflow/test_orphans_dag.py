@@ -33,7 +33,7 @@ def test_a_cancel_that_fails_leaves_none_of_the_others(monkeypatch: pytest.Monke
     with pytest.raises(RuntimeError, match="local://c/b could not be cancelled: its node is away"):
         work("c")
     assert cancelled == ["local://c/a", "local://c/c"]
-    assert counted == [("launch.orphans", {"tags": {"backend": "local", "why": "dag"}})] * 2
+    assert counted == [("launch.orphans", {"tags": {"backend": "local", "reason": "dag"}})] * 2
 
     orphans.remove("local://c/b")
     assert work("c") == ["local://c/a", "local://c/c"]

@@ -63,7 +63,7 @@ def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
             from_now=False,
             limit=limit,
         )
-        feed.reader.want([("worker", 0)], existing=False)
+        feed.reader.update_replicas([("worker", 0)], existing=False)
         return feed, log, app_id
 
     return make
@@ -304,7 +304,7 @@ def piece_feeds(engine: FakeEngine) -> Callable[..., tuple[Feed, PieceLog, str]]
         log = log or PieceLog()
         context = contextvars.copy_context()
         feed = Feed(scheduler, app_id, log, context, cursors=cursors or {}, streams=None, from_now=False)
-        feed.reader.want([("worker", 0)], existing=False)
+        feed.reader.update_replicas([("worker", 0)], existing=False)
         return feed, log, app_id
 
     return make

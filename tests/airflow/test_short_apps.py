@@ -81,7 +81,7 @@ def test_a_trigger_does_not_fire_too_early(monkeypatch: pytest.MonkeyPatch) -> N
     with logged() as entries:
         (event,) = run_trigger(trigger)
 
-    assert event.payload["why"] == "ended"
+    assert event.payload["reason"] == "ended"
     assert time.monotonic() - began >= 3
     assert "[worker/0] line 1" in map(rendered, entries)
 
@@ -108,7 +108,7 @@ def test_a_trigger_that_did_not_find_the_app_leaves_it_to_the_worker() -> None:
     task = launch(sh(NUMBERS), deferrable=True)
     ran = run_task(task, api)
     assert isinstance(ran.msg, DeferTask), ran.error
-    event = json.loads(json.dumps({"handle": "", "why": "error", "text": "out of memory"}))
+    event = json.loads(json.dumps({"handle": "", "reason": "error", "text": "out of memory"}))
     api.resume = {"next_method": "resume", "next_kwargs": serialize({"event": event})}
     again = run_task(task, api)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator, task
 
-from airflow_provider_launch.operators._sources import Sources, texts_in
+from airflow_provider_launch.operators._sources import Sources, strings_in
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
 from airflow_provider_launch.specs.overlays import get_overlay, guarded
@@ -201,7 +201,7 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
 def test_text_of_an_xcom_is_not_text_of_the_dag_file() -> None:
     given = {"a": ["one", (seen := {"b": "two"})], "c": Workspace({"three": ""})}
 
-    assert {*texts_in(given, {id(seen)})} == {"a", "one", "c", "three", ""}
+    assert {*strings_in(given, {id(seen)})} == {"a", "one", "c", "three", ""}
 
 
 def test_the_guard_ends_with_its_block(secret) -> None:

@@ -46,7 +46,7 @@ def test_an_app_that_does_not_start_is_cancelled(engine, api, pending, how) -> N
     assert "has not started within its start_limit_s; it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
     assert time.monotonic() - began > 1.0
-    assert ran.logged("has not started, and is cancelled")
+    assert ran.logged("did not start within its limit and was cancelled")
 
 
 @in_modes
@@ -123,7 +123,7 @@ def test_the_time_runs_on_where_a_trigger_has_failed(engine, make_api, pending) 
     how = {"deferrable": True, "defer_after_s": 0, "start_limit_s": 900, "poll_interval_s": 0.05}
     run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
     api.store["launch"]["since"] -= 1000.0
-    event = {"handle": "", "why": "error", "text": "the triggerer does not know the class"}
+    event = {"handle": "", "reason": "error", "text": "the triggerer does not know the class"}
     api.resume = {"next_method": "resume", "next_kwargs": serialize({"event": event})}
     ran = run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
 
@@ -218,10 +218,10 @@ def test_a_limit_is_a_duration() -> None:
 @pytest.mark.parametrize(
     ("becomes", "text"),
     [
-        (AppState.CANCELLED, "has not started, and is cancelled"),
-        (AppState.FAILED, "has started at the last moment, and is FAILED"),
-        (AppState.SUCCEEDED, "has succeeded before its cancel; the next try takes its result"),
-        (None, "is cancelled but has not ended yet; the next try will check it"),
+        (AppState.CANCELLED, "did not start within its limit and was cancelled"),
+        (AppState.FAILED, "started while it was being cancelled, and ended as FAILED"),
+        (AppState.SUCCEEDED, "succeeded before it was cancelled; the next try uses its result"),
+        (None, "was cancelled but has not ended yet; the next try will check it"),
     ],
 )
 def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:
@@ -257,6 +257,6 @@ def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api
     ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)
 
     assert isinstance(ran.error, AppNotStartedError)
-    assert ran.logged("is cancelled; the task was killed before it has ended")
+    assert ran.logged("the task was killed while app")
     assert not ran.logged("could not be cancelled")
     assert api.store["launch"]["state"] != "closed"

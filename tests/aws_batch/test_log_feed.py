@@ -15,7 +15,7 @@ from airflow_provider_launch.schedulers.aws_batch.access import make_clients
 from airflow_provider_launch.schedulers.aws_batch.client import Aws
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
 from airflow_provider_launch.schedulers.aws_batch.log_feed import LogFeed
-from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
+from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
@@ -43,8 +43,8 @@ class Logs:
         self.stamps: dict[str, int] = {}
         self.now = int(time.time() * 1000)
 
-    def reader(self) -> LogReader:
-        return LogReader(self._aws)
+    def reader(self) -> CloudWatchLogs:
+        return CloudWatchLogs(self._aws)
 
     def new(self, number: int) -> str:
         name = f"{self._prefix}-{number}"
@@ -95,7 +95,7 @@ def follow(logs: Logs) -> Iterator[Any]:
         if anew:
             readers.append(logs.reader())
         state = json.loads(cursors.get(name, "{}"))
-        lines, state = readers[-1].read(0, AttemptLog(LogGroup(GROUP), name, ended_at), Marks(MARK), state)
+        lines, state = readers[-1].read(0, AttemptLog(LogGroup(GROUP), name, ended_at), LogMarks(MARK), state)
         cursors[name] = json.dumps(state)
         got.setdefault(name, []).extend(line.text.rstrip("\n") for line in lines)
         return [line.text for line in lines]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
-from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
+from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 
 MARK = "launch-0123abcd"
@@ -32,7 +32,7 @@ class Log:
 def documents(log: Any) -> tuple[dict[str, list[str]], bool, float]:
     began = time.monotonic()
     attempt = AttemptLog(LogGroup("group", None), "stream", 999.0)
-    found, ended = LogReader(log).documents([attempt], Marks(MARK), limit_s=0.5)["stream"]
+    found, ended = CloudWatchLogs(log).documents([attempt], LogMarks(MARK), limit_s=0.5)["stream"]
     return found, ended, time.monotonic() - began
 
 

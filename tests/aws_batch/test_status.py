@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.aws_batch.catalog import Known
+from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp
 from airflow_provider_launch.schedulers.aws_batch.jobs import job_page, other_pages, replicas_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request
@@ -234,10 +234,10 @@ def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch)
     """Sweeps, clean-up and reconciliation of the connection use the list."""
     scheduler = AwsBatchScheduler("test", AwsBatchConnection(), lambda _: None)
     running, failed = job("RUNNING"), job("FAILED", code=3, statusReason="launch: failed [99] x")
-    apps = {name: Known(name, request(1), jobs={0: one}) for name, one in (("by", running), ("failed", failed))}
+    apps = {name: CachedApp(name, request(1), jobs={0: one}) for name, one in (("by", running), ("failed", failed))}
     # The user may not end this job, and this one has a time in words.
-    apps["denied"] = Known("denied", request(1), cancelled=True, jobs={0: running})
-    apps["wrong"] = Known("wrong", request(1, time_limit_s=60), jobs={0: {**running, "startedAt": "x"}})
+    apps["denied"] = CachedApp("denied", request(1), cancelled=True, jobs={0: running})
+    apps["wrong"] = CachedApp("wrong", request(1, time_limit_s=60), jobs={0: {**running, "startedAt": "x"}})
     monkeypatch.setattr(scheduler._catalog, "every", lambda: ([*apps], ["damaged"]))
     monkeypatch.setattr(scheduler._catalog, "refresh", lambda ids: {name: apps[name] for name in ids})
     monkeypatch.setattr(type(scheduler.aws), "region", None)

@@ -148,5 +148,5 @@ class TestAwsBatch(SchedulerContract):
         return {"queue": batch_queue}
 
     @pytest.fixture
-    def program_with_a_blank(self) -> str:
+    def program_with_a_space(self) -> str:
         return PRINTS_ITS_ARGS

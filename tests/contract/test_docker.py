@@ -142,5 +142,5 @@ class TestDocker(SchedulerContract):
         return docker_engine.image
 
     @pytest.fixture
-    def program_with_a_blank(self) -> str:
+    def program_with_a_space(self) -> str:
         return PRINTS_ITS_ARGS

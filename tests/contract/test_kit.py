@@ -244,7 +244,7 @@ def test_what_tests_rely_on_cannot_be_overridden(name):
 
 
 def test_what_a_backend_shows_about_itself_may_be_overridden():
-    names = ("params", "unreachable_params", "image", "program_with_a_blank", "resource", "cfg", "engine")
+    names = ("params", "unreachable_params", "image", "program_with_a_space", "resource", "cfg", "engine")
     fixtures = {name: pytest.fixture(lambda: None) for name in names}
 
     assert type("TestMine", (SchedulerContract,), {**fixtures, "create": lambda **_: None, "timeout_s": 5.0})

@@ -178,7 +178,7 @@ class TestKubernetes(SchedulerContract):
         return {**cfg, "pull": "missing", "image_repo": f"{registry}/contract", "build_host": host}
 
     @pytest.fixture
-    def program_with_a_blank(self) -> str:
+    def program_with_a_space(self) -> str:
         return PRINTS_ITS_ARGS
 
     @pytest.fixture

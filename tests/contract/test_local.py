@@ -91,7 +91,7 @@ class TestLocal(SchedulerContract):
         return str(tmp_path)
 
     @pytest.fixture
-    def program_with_a_blank(self, tmp_path: Path) -> str:
+    def program_with_a_space(self, tmp_path: Path) -> str:
         return app_folders.program_that_prints_its_args(tmp_path)
 
     @pytest.fixture

@@ -100,7 +100,7 @@ class _OnSlurm:
         return str(slurm_root.parent)
 
     @pytest.fixture
-    def program_with_a_blank(self, slurm_root: Path) -> str:
+    def program_with_a_space(self, slurm_root: Path) -> str:
         return app_folders.program_that_prints_its_args(slurm_root.parent)
 
     @pytest.fixture

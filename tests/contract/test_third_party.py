@@ -21,7 +21,7 @@ class TestThreads(SchedulerContract):
     }
 
     @pytest.fixture
-    def program_with_a_blank(self, tmp_path):
+    def program_with_a_space(self, tmp_path):
         program = tmp_path / "prints its args"
         program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
         program.chmod(0o755)

@@ -172,7 +172,7 @@ def test_a_follower_of_answers_that_are_cut_shows_each_line_once(docker_apps, do
     assert [text for text in told if text[0] != "e"] == [f"{number}\n" for number in numbers]
     assert [text for text in told if text[0] == "e"] == [f"e{number}\n" for number in numbers]
     assert len(cuts) >= 8
-    assert all("trying again" in event.message for event in events if isinstance(event, LogGap))
+    assert all("retrying" in event.message for event in events if isinstance(event, LogGap))
 
 
 @pytest.mark.parametrize(
@@ -227,4 +227,4 @@ def test_a_follower_survives_silence(docker_apps: DockerApps, docker_proxy) -> N
     assert [text for text in told if text[0] == "e"] == [f"e{n}\n" for n in range(1, 21)]
     gaps = [event.message for event in events if isinstance(event, LogGap)]
     assert gaps
-    assert all(gap.startswith("logs are not readable now, trying again: ") for gap in gaps), gaps
+    assert all(gap.startswith("cannot read logs, retrying: ") for gap in gaps), gaps

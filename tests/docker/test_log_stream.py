@@ -55,9 +55,9 @@ def test_no_line_is_shown_before_the_position():
     parser = FrameLines(place(9), is_whole=False)
 
     assert texts(parser, numbered(0, 9)) == []
-    assert not parser.is_placed()
+    assert not parser.is_positioned()
     assert texts(parser, numbered(9, 11)) == ["10\n"]
-    assert parser.is_placed()
+    assert parser.is_positioned()
 
 
 def test_a_tail_that_starts_at_the_position_is_not_trusted():

@@ -103,7 +103,7 @@ def test_with_live_restore_the_app_continues(end: str) -> None:
         assert events.index(Unreachable) < events.index(Reached)
         assert events[-1] is Ended
         gaps = [event.message for event in following.events if isinstance(event, LogGap)]
-        assert all(gap.startswith("logs are not readable now, trying again") for gap in gaps), gaps
+        assert all(gap.startswith("cannot read logs, retrying") for gap in gaps), gaps
         for role, k in (("a", 0), ("b", 0), ("b", 1)):
             told = texts(following.events, role, k)
             assert [text for text in told if text[0] != "e"] == NUMBERS

@@ -369,7 +369,7 @@ def test_a_log_that_may_not_be_read_does_not_delay_the_end(engine, follow, app_i
     assert states(events) == ["SUCCEEDED"]
     assert time.monotonic() - began < 15
     gaps = [event.message for event in events if isinstance(event, LogGap)]
-    assert "not trying again" in gaps[-1]
+    assert "giving up" in gaps[-1]
     assert "may not get pods/log" in gaps[-1]
 
 
@@ -601,9 +601,9 @@ def test_many_new_apps_wait_for_the_round(engine, scheduler):
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(50)]
     poller = Poller(scheduler, 0.5)
     heard: dict[str, list[object]] = {app_id: [] for app_id in ids}
-    inboxes = {app_id: heard[app_id].append for app_id in ids}
-    for app_id, inbox in inboxes.items():
-        poller.subscribe(app_id, inbox)
+    callbacks = {app_id: heard[app_id].append for app_id in ids}
+    for app_id, callback in callbacks.items():
+        poller.subscribe(app_id, callback)
     until_heard = time.monotonic() + 60
     while not all(heard.values()) and time.monotonic() < until_heard:
         time.sleep(0.01)
@@ -612,8 +612,8 @@ def test_many_new_apps_wait_for_the_round(engine, scheduler):
     engine.describe_calls.clear()
     time.sleep(1.2)
     asked = list(engine.describe_calls)
-    for app_id, inbox in inboxes.items():
-        poller.unsubscribe(app_id, inbox)
+    for app_id, callback in callbacks.items():
+        poller.unsubscribe(app_id, callback)
 
     assert 1 <= len(asked) <= 3
     assert all(len(one) == 50 for one in asked)

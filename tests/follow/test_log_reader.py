@@ -26,7 +26,7 @@ def reader_of(lines: list[LogLine], chunk_lines: int, **how) -> LogReader:
     scheduler = SimpleNamespace(backend="some", poll_interval_s=1.0, read_logs=read_logs)
     known = {"cursors": {}, "streams": None, "from_now": False, "own_thread": False, **how}
     reader = LogReader(scheduler, "app-1", threading.Condition(), **known)
-    reader.want([("main", 0)], existing=True)
+    reader.update_replicas([("main", 0)], existing=True)
     return reader
 
 
@@ -139,7 +139,7 @@ def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():
     reader = LogReader(
         scheduler, "app-1", threading.Condition(), cursors={}, streams=None, from_now=False, own_thread=False
     )
-    reader.want([("main", 0)], existing=False)
+    reader.update_replicas([("main", 0)], existing=False)
     reader.step()
 
     assert not reader.done()
@@ -156,7 +156,7 @@ def test_an_answer_that_is_not_a_chunk_is_a_gap(answer):
     reader = LogReader(
         scheduler, "app-1", threading.Condition(), cursors={}, streams=None, from_now=False, own_thread=False
     )
-    reader.want([("main", 0)], existing=False)
+    reader.update_replicas([("main", 0)], existing=False)
     reader.step()
 
     item = reader.pop()

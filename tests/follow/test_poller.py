@@ -72,15 +72,15 @@ def test_an_answer_without_lists_is_an_error_and_does_not_end_polling(scheduler,
         if all(len(each) >= 3 for each in answers.values()):
             enough.set()
 
-    inboxes = {app_id: partial(hear, app_id) for app_id in answers}
+    callbacks = {app_id: partial(hear, app_id) for app_id in answers}
     poller = Poller(scheduler, 0.01)
-    for app_id, inbox in inboxes.items():
-        poller.subscribe(app_id, inbox)
+    for app_id, callback in callbacks.items():
+        poller.subscribe(app_id, callback)
     try:
         assert enough.wait(10)
     finally:
-        for app_id, inbox in inboxes.items():
-            poller.unsubscribe(app_id, inbox)
+        for app_id, callback in callbacks.items():
+            poller.unsubscribe(app_id, callback)
 
     assert {answer.state for answer in answers["a"]} == {AppState.PENDING}
     assert all("with None for its roles or their states" in str(answer) for answer in answers["b"])
@@ -200,7 +200,7 @@ def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
     acted = threading.Event()
 
     def hear(_answer):
-        poller.slow_down("a", is_slowed=True)
+        poller.set_ends_reported("a", is_reported=True)
         if asked_at[-1] >= 1:
             acted.set()
 
@@ -217,10 +217,10 @@ def test_a_scheduler_that_does_not_answer_is_polled_less_and_less(scheduler):
     """A server that comes up again must not meet all that has waited for it."""
     scheduler.engine.cut()
     poller = Poller(scheduler, 0.02)
-    inbox = [].append
-    poller.subscribe("a", inbox)
+    callback = [].append
+    poller.subscribe("a", callback)
     time.sleep(2)
-    poller.unsubscribe("a", inbox)
+    poller.unsubscribe("a", callback)
     poller.join(5)
 
     assert 2 <= len(scheduler.engine.describe_calls) <= 6

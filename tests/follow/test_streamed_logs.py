@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_launch.follow import Follower, LogGap, LogLines
 from airflow_provider_launch.follow import log_positions as log_queue
-from airflow_provider_launch.follow.stream_engine import stream_engine
+from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.support.apps import until
@@ -53,7 +53,7 @@ def follow(engine: StreamingEngine, scheduler: StreamingScheduler, app_id: str) 
     for follower in made:
         follower.close()
     # In any case: a stream that is no longer read was closed.
-    until(lambda: stream_engine().count() == 0)
+    until(lambda: stream_loop().count() == 0)
     engine.state(app_id, AppState.CANCELLED)
     for stream in engine.opened:
         assert stream.is_over.wait(LIMIT_S)
@@ -145,7 +145,7 @@ def test_a_log_that_cannot_be_followed_is_read_in_turns(engine, app_id, follow, 
     events += shown(follower, "three\n")
 
     assert texts(events) == ["one\n", "two\n", "three\n"]
-    assert "are read in turns for a while: too many followers" in caplog.text
+    assert "polling them for the next 10 minutes: too many followers" in caplog.text
     assert len(engine.opened) == count == 2
 
 
@@ -157,7 +157,7 @@ def test_the_end_of_a_program_shows_the_end_of_its_app(engine, scheduler, app_id
     streams(engine, 2)
     # No more of the questions about an app that has just come.
     until(follower._reader.is_streaming)
-    follower._poller.slow_down(app_id, True)
+    follower._poller.set_ends_reported(app_id, True)
     began = time.monotonic()
     engine.state(app_id, AppState.SUCCEEDED)
     events += collect(follower, LIMIT_S)
@@ -181,7 +181,7 @@ def test_a_consumer_that_is_slow_pauses_the_stream_and_loses_nothing(engine, app
     events += collect(follower, LIMIT_S)
 
     assert texts(events) == ["begun\n", *[f"{number}\n" for number in range(count)]]
-    assert stream_engine()._buffered == 0
+    assert stream_loop()._buffered == 0
 
 
 def test_a_consumer_that_stops_in_the_middle_of_lines_buffers_none(engine, app_id, follow) -> None:
@@ -193,11 +193,11 @@ def test_a_consumer_that_stops_in_the_middle_of_lines_buffers_none(engine, app_i
     engine.write(app_id, "worker", 0, "more\n")
     events = iter(follower)
     until(lambda: any(line.text == "more\n" for line in getattr(next(events), "lines", ())))
-    buffered = stream_engine()._buffered
+    buffered = stream_loop()._buffered
     follower.close()
 
     assert buffered > 0
-    until(lambda: stream_engine()._buffered == 0)
+    until(lambda: stream_loop()._buffered == 0)
 
 
 def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
@@ -205,10 +205,10 @@ def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
     engine.write(app_id, "worker", 0, "one\n")
     shown(follower, "one\n")
     streams(engine, 2)
-    until(lambda: stream_engine().count() == 2)
+    until(lambda: stream_loop().count() == 2)
     follower.leave(1)
 
-    until(lambda: stream_engine().count() == 1)
+    until(lambda: stream_loop().count() == 1)
 
 
 def test_an_unfinished_line_that_cannot_be_read_is_not_a_gap(engine, app_id, follow, monkeypatch) -> None:

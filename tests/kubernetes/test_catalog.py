@@ -33,7 +33,7 @@ def catalog() -> Catalog:
 
 def look(catalog: Catalog, *, later_s: float = 0.0) -> None:
     """Poll as if this many seconds had passed since the last poll."""
-    for known in catalog._known.values():
+    for known in catalog._cached.values():
         known.asked_at -= later_s
     catalog._tidied_at -= later_s
     catalog.jobs([])
@@ -52,10 +52,10 @@ def test_of_many_apps_those_that_were_asked_for_last_are_remembered(catalog):
         catalog.of(f"app{n}")
     look(catalog, later_s=700)
     first = catalog.of("app0")
-    assert len(catalog._known) == 5001
+    assert len(catalog._cached) == 5001
     look(catalog, later_s=61)
 
-    assert len(catalog._known) == 5000
+    assert len(catalog._cached) == 5000
     assert catalog.of("app0") is first
 
 

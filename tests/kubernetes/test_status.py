@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, p
 from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
-from airflow_provider_launch.schedulers.kubernetes.status import is_lost_source, is_refused_pull, response_from
+from airflow_provider_launch.schedulers.kubernetes.status import is_missing_source, is_refused_pull, response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -274,7 +274,7 @@ def test_a_message_of_megabytes_costs_as_much_as_its_start(piece):
     ],
 )
 def test_a_lost_secret_is_not_waited_for(reason, lost):
-    assert is_lost_source(reason) is lost
+    assert is_missing_source(reason) is lost
 
 
 def test_replicas_whose_pods_are_gone_are_known_from_the_job():

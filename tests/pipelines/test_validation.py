@@ -122,7 +122,7 @@ CASES = {
     ),
     "mounts as one text": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: '/a:/b'}}, next: success}",
-        {4: "setting 'mounts' must be a list of texts such as /host:/path or volume:/path:ro, not '/a:/b'"},
+        {4: "setting 'mounts' must be a list of strings such as /host:/path or volume:/path:ro, not '/a:/b'"},
     ),
     "mount of a relative folder": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: ['./data:/data']}}, next: success}",

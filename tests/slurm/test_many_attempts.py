@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.slurm.known import most_attempts
+from airflow_provider_launch.schedulers.slurm.app_cache import most_attempts
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Attempt

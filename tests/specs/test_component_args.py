@@ -227,12 +227,12 @@ def test_the_rest_is_a_list_or_a_line(words, expected):
         (one, ["--wrods", "x"], ["unrecognized arguments: --wrods", "did you mean '--words'?"]),
         (one, ["--flag", "perhaps"], ["'flag' must be bool"]),
         (one, ["--help"], ["usage: one", "a whole number"]),
-        (one, "--i 3", ["must be a list of texts or a mapping"]),
-        (one, ["--i", 3], ["must be a list of texts or a mapping"]),
+        (one, "--i 3", ["must be a list of strings or a mapping"]),
+        (one, ["--i", 3], ["must be a list of strings or a mapping"]),
         (rest, {}, ["needs the argument 'needed'", "usage: rest"]),
         (rest, [], ["the following arguments are required: --needed"]),
-        (rest, {"needed": "n", "args": 3}, ["'args' takes a list of texts, not int"]),
-        (rest, {"needed": "n", "args": [["x"]]}, ["'args' takes a list of texts", "['x']"]),
+        (rest, {"needed": "n", "args": 3}, ["'args' takes a list of strings, not int"]),
+        (rest, {"needed": "n", "args": [["x"]]}, ["'args' takes a list of strings", "['x']"]),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_usage(fn, arguments, texts):

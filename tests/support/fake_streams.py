@@ -99,7 +99,7 @@ class _Rows:
         self._line += len(lines)
         return lines
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         return True
 
     def cursor(self) -> dict[str, Any]:

@@ -24,13 +24,14 @@ class Attempt(Generic[A]):
     source: A
     """The container or pod that ran it."""
     key: dict[str, Any]
-    """The part of a cursor that identifies it: `"at"`, a list by which attempts are ordered, and further fields."""
+    """The part of a cursor that identifies the attempt: `"at"`, a list by which attempts are ordered, and other
+    fields."""
     number: int
     """The number shown to users, from 0."""
     has_log: bool
-    """The program was started."""
+    """Whether the program was started."""
     is_over: bool
-    """The program has ended, or will never start."""
+    """Whether the program has ended, or will never start."""
 
     def has(self, state: Mapping[str, Any]) -> bool:
         """Return whether a cursor belongs to this attempt."""
@@ -43,9 +44,9 @@ class AttemptRead:
 
     lines: list[LogLine]
     cursor: Mapping[str, Any]
-    """Position for the next read of this attempt; empty: its first line."""
-    goes_on: bool | None = None
-    """Whether to continue with the next attempt if there are no lines; None: only if this one is over."""
+    """Position for the next read of this attempt; empty at its first line."""
+    continues: bool | None = None
+    """Whether to continue with the next attempt if there are no lines; None means only if this one has ended."""
 
 
 def unread_attempts(attempts: Iterable[Attempt[A]], state: Mapping[str, Any]) -> Iterator[Attempt[A]]:
@@ -83,7 +84,7 @@ def read_attempts(
         lines = found.lines
         if attempt.number:
             lines = [line._replace(attempt=attempt.number) for line in lines]
-        if lines or not (attempt.is_over if found.goes_on is None else found.goes_on):
+        if lines or not (attempt.is_over if found.continues is None else found.continues):
             break
     return LogChunk(lines, state or None)
 
@@ -101,9 +102,9 @@ AnswerT = TypeVar("AnswerT", bound=_Answer)
 
 
 class OpenAnswers(Generic[AnswerT]):
-    """Up to `max_number` open responses by source and cursor, so that the next read of a long log continues.
+    """Up to `max_number` open responses, with which the next reads of long logs continue.
 
-    The oldest is closed first.
+    Each response is found by its source and cursor. The oldest is closed first.
     """
 
     def __init__(self, max_number: int = 16) -> None:

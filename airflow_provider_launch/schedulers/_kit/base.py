@@ -70,13 +70,13 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     """The ids that an app may have."""
 
     app_id_help: ClassVar[str]
-    """Why an id is invalid, and the fix: `cannot name a container; use 2 to 180 letters, ...`."""
+    """The rest of the error for an invalid id: the reason and the fix, `cannot name a container; use 2 to 180 ...`."""
 
     needs_image: ClassVar[bool] = True
     """Whether a role without `image` is refused."""
 
     refusal_cures: ClassVar[Mapping[Capability, str]] = {}
-    """Fixes for missing capabilities, where the general one is not the best."""
+    """The fix in the refusal of a capability, if there is a better one than leaving the feature out."""
 
     overlay_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of overlays in `metadata[name]` of a role that are applied to its request; others are refused."""

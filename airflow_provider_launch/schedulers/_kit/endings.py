@@ -37,7 +37,7 @@ class ReplicaEnd:
 
     exit_code: int | None = None
     signal: str | None = None
-    """Name of the signal that ended it, where the engine reports signals separately. None: the exit code shows it."""
+    """Name of the signal that ended it, where the engine reports signals separately; otherwise None."""
     out_of_memory: bool = False
     outside: str = ""
     """The cause of an outside stop that the exit code alone does not show."""
@@ -45,7 +45,7 @@ class ReplicaEnd:
     """Why it could not be started."""
     preempted: str = ""
     """Why the engine preempted it."""
-    beside: str = ""
+    other_failure: str = ""
     """The failure of another container of the replica: `init container 'fetch' exit code 3`."""
     last_lines: str = ""
     """The last output of that container, on one line."""
@@ -64,8 +64,8 @@ def ending_text(end: ReplicaEnd) -> str:
 
 
 def _ending_text(end: ReplicaEnd) -> str:
-    if end.beside:
-        return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
+    if end.other_failure:
+        return f"{end.other_failure}; its last lines: {end.last_lines}" if end.last_lines else end.other_failure
     code = "" if end.exit_code is None else f", exit code {end.exit_code}"
     causes = (
         (end.start_error, f"it could not be started: {end.start_error}"),
@@ -91,7 +91,7 @@ def ending_reason(end: ReplicaEnd, otherwise: str | None = None) -> str | None:
     preempted = f"preempted ({end.preempted})" if end.preempted else ""
     outside = f"stopped from outside ({end.outside})" if end.outside else ""
     memory = "out of memory" if end.out_of_memory else ""
-    if cause := end.start_error or end.beside or preempted or memory or outside:
+    if cause := end.start_error or end.other_failure or preempted or memory or outside:
         return cause
     return "; ".join(filter(None, [end.signal_name or otherwise, end.note])) or None
 

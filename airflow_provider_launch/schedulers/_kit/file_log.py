@@ -99,7 +99,7 @@ def read_chunk(
                         is_exhausted = is_exhausted and at_end
         if index is not None:
             lines.sort(key=lambda line: line.time or 0.0)
-        return AttemptRead(lines, after, goes_on=complete and is_exhausted)
+        return AttemptRead(lines, after, continues=complete and is_exhausted)
 
     each = [
         Attempt(at, {"at": list(at)}, number, has_log=True, is_over=number < len(attempts) - 1)

@@ -24,7 +24,7 @@ class TakenError(LaunchError):
 
     Args:
         text: the message of the engine.
-        labels: of the other object, if they were read.
+        labels: the labels of the other object, if they were read.
     """
 
     def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:

@@ -30,7 +30,7 @@ _MOUNTS = {
 _PROGRAM_BYTES = 2 * 1024 * 1024
 """The kernel's limit for arguments and variables of a program: a quarter of its stack, which is 8 MiB by default."""
 _POINTER_BYTES = 9
-"""Bytes that each of them needs in addition to its text: the terminator and a pointer."""
+"""Bytes that each argument or variable needs in addition to its text: the terminator and a pointer."""
 
 
 def refuse_unsupported(

@@ -25,11 +25,11 @@ class RoleRequest:
 
     name: str
     slug: str
-    """The role in names of native objects."""
+    """The name of the role in names of native objects."""
     num_replicas: int
     entrypoint: str
     args: list[str]
-    """With macros, which get their values per replica."""
+    """The arguments with macros, which are replaced per replica."""
     env: dict[str, str]
     """The role's own variables, with macros."""
     copied_env: dict[str, str]
@@ -50,7 +50,7 @@ class AppRequest(Generic[RoleT]):
     name: str
     spec_hash: str
     ports: dict[str, int]
-    """Variable to port."""
+    """Name of a variable to its port."""
     time_limit_s: float | None
     roles: list[RoleT]
     app: dict[str, Any]

@@ -28,7 +28,7 @@ _SHORTEST_PREFIX = 4
 
 
 @dataclass
-class Known:
+class CachedApp:
     """The cached facts about one app."""
 
     app_id: str
@@ -69,9 +69,9 @@ class Catalog:
         self._aws = aws
         self._claims = claims
         self.mutex = threading.RLock()
-        self._apps: dict[str, Known] = {}
+        self._apps: dict[str, CachedApp] = {}
 
-    def get(self, app_id: str) -> Known | None:
+    def get(self, app_id: str) -> CachedApp | None:
         """Return the cached app, without a request."""
         return self._apps.get(app_id)
 
@@ -81,12 +81,12 @@ class Catalog:
 
     def remember(self, request: AwsBatchRequest, job_id: str | None) -> None:
         """Cache a new app with its job."""
-        known = Known(request.app_id, request)
+        cached = CachedApp(request.app_id, request)
         if job_id is not None:
-            known.jobs[0] = {"jobId": job_id, "status": "SUBMITTED", "jobName": request.app_id, "createdAt": 0}
-        self._apps[request.app_id] = known
+            cached.jobs[0] = {"jobId": job_id, "status": "SUBMITTED", "jobName": request.app_id, "createdAt": 0}
+        self._apps[request.app_id] = cached
 
-    def refresh(self, app_ids: Iterable[str]) -> dict[str, Known]:
+    def refresh(self, app_ids: Iterable[str]) -> dict[str, CachedApp]:
         """Return the apps that exist, with their current jobs, children and nodes."""
         ids = [app_id for app_id in dict.fromkeys(app_ids) if APP_ID.fullmatch(app_id)]
         self._poll([self._apps[app_id] for app_id in ids if app_id in self._apps])
@@ -97,111 +97,111 @@ class Catalog:
 
     # ---- cached apps ------------------------------------------------------------------------------------------------
 
-    def _poll(self, apps: Sequence[Known]) -> None:
+    def _poll(self, apps: Sequence[CachedApp]) -> None:
         asked = time.monotonic()
-        submitted = [known for known in apps if known.jobs]
-        wanted: dict[str, Known] = {}
-        for known in submitted:
-            wanted[known.jobs[known.attempt]["jobId"]] = known
-            if known.request.layout == "multi-node" and len(nodes := self._live_parts(known)) <= _MANY:
-                wanted |= dict.fromkeys(nodes, known)
+        submitted = [cached for cached in apps if cached.jobs]
+        wanted: dict[str, CachedApp] = {}
+        for cached in submitted:
+            wanted[cached.jobs[cached.attempt]["jobId"]] = cached
+            if cached.request.layout == "multi-node" and len(nodes := self._live_parts(cached)) <= _MANY:
+                wanted |= dict.fromkeys(nodes, cached)
         if not wanted:
             return
         found = self._aws.describe(wanted)
         parts: dict[str, dict[str, Job]] = {}
         for job_id, job in found.items():
             parts.setdefault(wanted[job_id].app_id, {})[job_id] = job
-        again = [known for known in submitted if self._take(known, parts.get(known.app_id, {}), asked)]
+        again = [cached for cached in submitted if self._take(cached, parts.get(cached.app_id, {}), asked)]
         self._read_parts(again, asked)
 
-    def _take(self, known: Known, found: dict[str, Job], asked: float) -> bool:
+    def _take(self, cached: CachedApp, found: dict[str, Job], asked: float) -> bool:
         """Cache the answer of Batch about an app; return whether its children or nodes must be read, too."""
-        job = found.pop(known.jobs[known.attempt]["jobId"], None)
+        job = found.pop(cached.jobs[cached.attempt]["jobId"], None)
         if job is not None and is_deleted(job):
-            self.forget(known.app_id)
+            self.forget(cached.app_id)
             return False
-        known.seen_at[known.attempt] = asked
-        known.parts |= found
+        cached.seen_at[cached.attempt] = asked
+        cached.parts |= found
         if job is None:
-            self._miss(known, asked)
+            self._miss(cached, asked)
             return False
-        known.missing_since = None
-        known.jobs[known.attempt] = job
-        if known.request.layout == "array":
-            return self._news(known, job)
-        if known.request.layout != "multi-node":
+        cached.missing_since = None
+        cached.jobs[cached.attempt] = job
+        if cached.request.layout == "array":
+            return self._news(cached, job)
+        if cached.request.layout != "multi-node":
             return False
         # Few nodes were read together with their job, possibly before its end.
-        left = len(self._live_parts(known))
+        left = len(self._live_parts(cached))
         return left > _MANY or (has_ended(job) and left > 0)
 
-    def _miss(self, known: Known, asked: float) -> None:
+    def _miss(self, cached: CachedApp, asked: float) -> None:
         """Handle a job that Batch no longer has: keep the cache if it had ended, else drop it after a while."""
-        if has_ended(known.jobs[known.attempt]):
+        if has_ended(cached.jobs[cached.attempt]):
             return
         # Batch may show a new job late.
-        known.missing_since = known.missing_since or asked
-        if asked - known.missing_since > self._claims.wait_s:
-            self.forget(known.app_id)
+        cached.missing_since = cached.missing_since or asked
+        if asked - cached.missing_since > self._claims.wait_s:
+            self.forget(cached.app_id)
 
-    def _read_parts(self, apps: Sequence[Known], asked: float) -> None:
-        wanted = {job_id: known for known in apps for job_id in self._changed_parts(known)}
+    def _read_parts(self, apps: Sequence[CachedApp], asked: float) -> None:
+        wanted = {job_id: cached for cached in apps for job_id in self._changed_parts(cached)}
         for job_id, part in (self._aws.describe(wanted) if wanted else {}).items():
             wanted[job_id].parts[job_id] = part
-        for known in apps:
-            known.seen_at[known.attempt] = asked
+        for cached in apps:
+            cached.seen_at[cached.attempt] = asked
 
     @staticmethod
-    def _news(known: Known, job: Job) -> bool:
+    def _news(cached: CachedApp, job: Job) -> bool:
         """Return whether children have changed their states, according to the summary of their parent."""
         summary = job.get("arrayProperties", {}).get("statusSummary")
-        if summary == known.summary and not has_ended(job):
+        if summary == cached.summary and not has_ended(job):
             return False
-        known.summary = summary
+        cached.summary = summary
         return True
 
-    def _changed_parts(self, known: Known) -> builtins.list[str]:
+    def _changed_parts(self, cached: CachedApp) -> builtins.list[str]:
         """Return the ids of children or nodes to read; if there are many, those that changed according to lists."""
-        live = self._live_parts(known)
+        live = self._live_parts(cached)
         if len(live) <= _MANY:
             return live
-        job = known.jobs[known.attempt]
+        job = cached.jobs[cached.attempt]
         counts = job.get("arrayProperties", {}).get("statusSummary")
         left, changed = set(live), []
         # If all run, they can only end.
-        began = all(one in known.parts and known.parts[one]["status"] == "RUNNING" for one in live)
+        began = all(one in cached.parts and cached.parts[one]["status"] == "RUNNING" for one in live)
         for state in _END_STATES if began else (*_LIVE_STATES, *_END_STATES):
-            seen = sum(part["status"] == state for part in known.parts.values())
+            seen = sum(part["status"] == state for part in cached.parts.values())
             if counts is not None and counts.get(state, 0) == seen:
                 continue
-            for row in self._aws.parts(job["jobId"], known.request.layout, state):
-                old = known.parts.get(row["jobId"])
+            for row in self._aws.parts(job["jobId"], cached.request.layout, state):
+                old = cached.parts.get(row["jobId"])
                 if row["jobId"] in left and (old is None or old["status"] != state):
                     changed.append(row["jobId"])
         return changed
 
     @staticmethod
-    def _live_parts(known: Known) -> builtins.list[str]:
-        if known.request.layout == "single" or not known.jobs:
+    def _live_parts(cached: CachedApp) -> builtins.list[str]:
+        if cached.request.layout == "single" or not cached.jobs:
             return []
-        job_id = known.jobs[known.attempt]["jobId"]
-        ids = (replica_id(known.request, job_id, number) for number in range(len(known.request.replica_keys)))
-        return [one for one in ids if one not in known.parts or not has_ended(known.parts[one])]
+        job_id = cached.jobs[cached.attempt]["jobId"]
+        ids = (replica_id(cached.request, job_id, number) for number in range(len(cached.request.replica_keys)))
+        return [one for one in ids if one not in cached.parts or not has_ended(cached.parts[one])]
 
     # ---- other apps --------------------------------------------------------------------------------------------------
 
     def _find(self, app_ids: Sequence[str]) -> None:
         records = self.records(app_ids)
-        by_queue: dict[str, builtins.list[Known]] = {}
+        by_queue: dict[str, builtins.list[CachedApp]] = {}
         for app_id in app_ids:
-            known = self._from_records(app_id, records.get(app_id, []))
-            if known is None:
+            cached = self._from_records(app_id, records.get(app_id, []))
+            if cached is None:
                 self.forget(app_id)
             else:
                 old = self._apps.get(app_id)
-                known.unlisted_since = old.unlisted_since if old else None
-                self._apps[app_id] = known
-                by_queue.setdefault(known.request.queue, []).append(known)
+                cached.unlisted_since = old.unlisted_since if old else None
+                self._apps[app_id] = cached
+                by_queue.setdefault(cached.request.queue, []).append(cached)
         for queue, apps in by_queue.items():
             self._find_jobs(queue, apps)
 
@@ -220,17 +220,17 @@ class Catalog:
         return found
 
     @staticmethod
-    def _from_records(app_id: str, records: Sequence[Job]) -> Known | None:
+    def _from_records(app_id: str, records: Sequence[Job]) -> CachedApp | None:
         for record in records:
             request = request_in(record)
             if request is not None and request.app_id == app_id:
                 cancelled = any(str(Tag.CANCELLED) in one.get("tags", {}) for one in records)
-                return Known(app_id, request, cancelled, [int(one["revision"]) for one in records])
+                return CachedApp(app_id, request, cancelled, [int(one["revision"]) for one in records])
         return None
 
-    def _find_jobs(self, queue: str, apps: Sequence[Known]) -> None:
+    def _find_jobs(self, queue: str, apps: Sequence[CachedApp]) -> None:
         """Find the jobs of apps by their names: a few apps one by one, many by a common prefix."""
-        rows: dict[str, builtins.list[Job]] = {known.app_id: [] for known in apps}
+        rows: dict[str, builtins.list[Job]] = {cached.app_id: [] for cached in apps}
         left = dict.fromkeys(rows)
         prefix = _common_prefix(list(rows))
         if len(apps) > _FEW and len(prefix) >= _SHORTEST_PREFIX:
@@ -253,9 +253,9 @@ class Catalog:
         found = self._aws.describe(row["jobId"] for group in rows.values() for row in group)
         new = []
         for app_id, group in rows.items():
-            known = self._apps[app_id]
+            cached = self._apps[app_id]
             jobs = [found[row["jobId"]] for row in group if row["jobId"] in found]
-            if self._was_deleted(known, jobs):
+            if self._was_deleted(cached, jobs):
                 self.forget(app_id)
                 continue
             attempts: dict[int, builtins.list[Job]] = {}
@@ -265,22 +265,22 @@ class Catalog:
                     attempts.setdefault(attempt, []).append(job)
             for attempt, same in attempts.items():
                 if (winner := self._claims.elected(same)) is not None:
-                    known.jobs[attempt] = winner
-            if known.jobs:
-                known.unlisted_since = None
-                known.seen_at[known.attempt] = asked
-                new.append(known)
-            elif known.unlisted_since is None:
-                known.unlisted_since = asked
-        self._read_parts([known for known in new if known.request.layout != "single"], asked)
-        for known in new:
-            known.summary = known.jobs[known.attempt].get("arrayProperties", {}).get("statusSummary")
+                    cached.jobs[attempt] = winner
+            if cached.jobs:
+                cached.unlisted_since = None
+                cached.seen_at[cached.attempt] = asked
+                new.append(cached)
+            elif cached.unlisted_since is None:
+                cached.unlisted_since = asked
+        self._read_parts([cached for cached in new if cached.request.layout != "single"], asked)
+        for cached in new:
+            cached.summary = cached.jobs[cached.attempt].get("arrayProperties", {}).get("statusSummary")
 
     @staticmethod
-    def _was_deleted(known: Known, jobs: Sequence[Job]) -> bool:
+    def _was_deleted(cached: CachedApp, jobs: Sequence[Job]) -> bool:
         """Return whether a deletion was interrupted before it had removed the record."""
         ends = [_revision(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
-        return bool(ends) and max(ends) >= max(known.revisions, default=0)
+        return bool(ends) and max(ends) >= max(cached.revisions, default=0)
 
     def every(self) -> tuple[builtins.list[str], builtins.list[str]]:
         """Return the ids of all apps with a record, after reading their jobs; and the ids of damaged records."""
@@ -294,11 +294,11 @@ class Catalog:
             old = self._apps.get(app_id)
             if old is not None and old.jobs:
                 continue
-            known = self._from_records(app_id, sorted(group, key=lambda one: int(one["revision"])))
-            if known is not None:
-                known.unlisted_since = old.unlisted_since if old else None
-                self._apps[app_id] = known
-                by_queue.setdefault(known.request.queue, {})[app_id] = []
+            cached = self._from_records(app_id, sorted(group, key=lambda one: int(one["revision"])))
+            if cached is not None:
+                cached.unlisted_since = old.unlisted_since if old else None
+                self._apps[app_id] = cached
+                by_queue.setdefault(cached.request.queue, {})[app_id] = []
         for queue, rows in by_queue.items():
             for row in self._aws.jobs_of_definitions(queue, f"{definition_name('')}*"):
                 app_id = row["jobName"].partition("_")[0]

@@ -22,7 +22,7 @@ from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.aws_batch.catalog import Known
+    from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp
 
 log = logging.getLogger(__name__)
 
@@ -212,31 +212,31 @@ class Resubmission:
         self._fences: dict[tuple[str, int], tuple[float, int]] = {}
         """App and attempt to the time when older claims were made inactive, and our own revision."""
 
-    def work(self, known: Known) -> bool:
+    def work(self, cached: CachedApp) -> bool:
         """Submit the next attempt; return whether the app was cancelled instead."""
-        request, attempt = known.request, known.attempt + 1
-        if self._is_cancelled(known):
+        request, attempt = cached.request, cached.attempt + 1
+        if self._is_cancelled(cached):
             return True
         job = self._claims.find(request, attempt)
-        job_id = job["jobId"] if job else self._submit(known, attempt)
+        job_id = job["jobId"] if job else self._submit(cached, attempt)
         if job_id is None:
             return False
-        key = (known.app_id, attempt)
+        key = (cached.app_id, attempt)
         self._seen.pop(key, None)
         self._fences.pop(key, None)
-        log.info("app %s: attempt %d is job %s", known.app_id, attempt, job_id)
-        known.jobs[attempt] = job or {
-            "jobId": job_id, "status": "SUBMITTED", "jobName": known.app_id, "createdAt": self._aws.now() * 1000,
+        log.info("app %s: attempt %d is job %s", cached.app_id, attempt, job_id)
+        cached.jobs[attempt] = job or {
+            "jobId": job_id, "status": "SUBMITTED", "jobName": cached.app_id, "createdAt": self._aws.now() * 1000,
         }  # fmt: skip
-        if job is None and self._is_cancelled(known):
+        if job is None and self._is_cancelled(cached):
             # The cancel came between our poll and the submission, so it has not ended this job.
             self._aws.terminate(job_id, CANCELLED)
         return False
 
-    def _submit(self, known: Known, attempt: int) -> str | None:
+    def _submit(self, cached: CachedApp, attempt: int) -> str | None:
         """Return the id of the submitted job; None if the claim is not ready, or another observer has it."""
-        request, key, now = known.request, (known.app_id, attempt), time.monotonic()
-        name = definition_name(known.app_id, attempt)
+        request, key, now = cached.request, (cached.app_id, attempt), time.monotonic()
+        name = definition_name(cached.app_id, attempt)
         if fence := self._fences.get(key):
             since, own = fence
             return self._claims.submit(request, attempt, own) if now - since > self._wait_s else None
@@ -253,7 +253,7 @@ class Resubmission:
             self._fences[key] = now, own
         return None
 
-    def _is_cancelled(self, known: Known) -> bool:
-        records = self._aws.active(definition_name(known.app_id))
-        known.cancelled = any(str(Tag.CANCELLED) in one.get("tags", {}) for one in records)
-        return known.cancelled
+    def _is_cancelled(self, cached: CachedApp) -> bool:
+        records = self._aws.active(definition_name(cached.app_id))
+        cached.cancelled = any(str(Tag.CANCELLED) in one.get("tags", {}) for one in records)
+        return cached.cancelled

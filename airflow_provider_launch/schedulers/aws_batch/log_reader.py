@@ -35,7 +35,7 @@ _MARKS = 3
 
 
 @dataclass(frozen=True)
-class Marks:
+class LogMarks:
     """The lines of the script that starts a program: `<mark>-begin`, `-exit:3`, `-result:...`, `-error:...`, `-end`."""
 
     mark: str
@@ -54,7 +54,7 @@ class Marks:
         return text[:at], found[1] + (found[2] or ""), found[3] or ""
 
 
-class LogReader:
+class CloudWatchLogs:
     """Reads the logs of attempts; the cursor has the whole position.
 
     A single stream is read by GetLogEvents. If there are many, a stream without a long backlog joins the `LogFeed`, and
@@ -75,7 +75,7 @@ class LogReader:
         return self._feed.has_many
 
     def read(
-        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+        self, attempt: int, log: AttemptLog, marks: LogMarks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
         """Return new lines and the state after them, with `d` if no more lines can come.
 
@@ -115,7 +115,7 @@ class LogReader:
         return joined
 
     def _next(
-        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+        self, attempt: int, log: AttemptLog, marks: LogMarks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
         if "i" not in state:
             return self._page(attempt, log, marks, state)
@@ -132,7 +132,7 @@ class LogReader:
         return self._lines(attempt, events, marks, found), found
 
     def _page(
-        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+        self, attempt: int, log: AttemptLog, marks: LogMarks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
         """Return the lines of one page; after a token has expired, of the first page with new lines."""
         found = dict(state)
@@ -167,7 +167,7 @@ class LogReader:
                     found["m"], found["n"] = event["timestamp"], 1
             return self._lines(attempt, events, marks, found), found
 
-    def _lines(self, attempt: int, events: Any, marks: Marks | None, state: dict[str, Any]) -> list[LogLine]:
+    def _lines(self, attempt: int, events: Any, marks: LogMarks | None, state: dict[str, Any]) -> list[LogLine]:
         lines = []
         for event in events:
             at, text = event["timestamp"], event["message"]
@@ -184,7 +184,7 @@ class LogReader:
         return lines
 
     def documents(
-        self, logs: Sequence[AttemptLog], marks: Marks, limit_s: float = _LONGEST_WAIT_S
+        self, logs: Sequence[AttemptLog], marks: LogMarks, limit_s: float = _LONGEST_WAIT_S
     ) -> dict[str, tuple[dict[str, list[str]], bool]]:
         """Return, for each stream of ended attempts, kind of mark to texts, and whether the end mark was seen."""
         deadline = time.monotonic() + limit_s
@@ -206,7 +206,7 @@ class LogReader:
         return known
 
     def _marked_of_all(
-        self, logs: Sequence[AttemptLog], marks: Marks, deadline: float
+        self, logs: Sequence[AttemptLog], marks: LogMarks, deadline: float
     ) -> dict[str, tuple[dict[str, list[str]], bool]]:
         if len(logs) > 1:
             with contextlib.suppress(NotFoundError, DeniedError):
@@ -214,7 +214,7 @@ class LogReader:
         return {log.stream: self._marked(log, marks, deadline) for log in logs}
 
     def _filtered(
-        self, logs: Sequence[AttemptLog], marks: Marks, deadline: float
+        self, logs: Sequence[AttemptLog], marks: LogMarks, deadline: float
     ) -> dict[str, tuple[dict[str, list[str]], bool]]:
         """Read the marks of up to 100 streams together."""
         found: dict[str, dict[str, list[str]]] = {log.stream: {} for log in logs}
@@ -230,7 +230,7 @@ class LogReader:
                 return {stream: (texts, "end" in texts) for stream, texts in found.items()}
             where["nextToken"] = page["nextToken"]
 
-    def _marked(self, log: AttemptLog, marks: Marks, deadline: float) -> tuple[dict[str, list[str]], bool]:
+    def _marked(self, log: AttemptLog, marks: LogMarks, deadline: float) -> tuple[dict[str, list[str]], bool]:
         token: str | None = None
         found: dict[str, list[str]] = {}
         start = {"startTime": int((log.ended_at - _MARKS_BEFORE_S) * 1000)} if log.ended_at else {}

@@ -26,12 +26,12 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
-from airflow_provider_launch.schedulers.aws_batch.catalog import Catalog, Known
+from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp, Catalog
 from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
 from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
-from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
+from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
@@ -59,7 +59,7 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError
 """Errors that unexpected values in a job or record cause."""
 
 _ATTEMPTS_S = 90.0
-"""Maximum age of the list of attempts if many logs are followed; followers poll the states more often."""
+"""Maximum age of the list of attempts if many logs are followed. Polls normally read it more often."""
 
 
 class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
@@ -87,7 +87,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         self._claims = Claims(self.aws, self.connection.claim_wait_s)
         self._catalog = Catalog(self.aws, self._claims)
         self._resubmission = Resubmission(self.aws, self._claims, self.connection.claim_wait_s)
-        self._logs = LogReader(self.aws)
+        self._logs = CloudWatchLogs(self.aws)
         self._queues = Queues(self.aws)
 
     # ---- submit ------------------------------------------------------------------------------------------------------
@@ -104,11 +104,11 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def schedule(self, dryrun_info: AppDryRunInfo[AwsBatchRequest]) -> str:
         request = dryrun_info.request
         with self._catalog.mutex:
-            known = self._catalog.get(request.app_id)
-            if known is not None and known.jobs:
-                known = self._catalog.refresh([request.app_id]).get(request.app_id)
-        if known is not None and known.jobs:
-            refuse_other_spec(self.backend, request.app_id, request.spec_hash, known.request.spec_hash)
+            cached = self._catalog.get(request.app_id)
+            if cached is not None and cached.jobs:
+                cached = self._catalog.refresh([request.app_id]).get(request.app_id)
+        if cached is not None and cached.jobs:
+            refuse_other_spec(self.backend, request.app_id, request.spec_hash, cached.request.spec_hash)
             return request.app_id
         job_id = self._claims.claim(request)
         with self._catalog.mutex:
@@ -128,86 +128,89 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             found = self._catalog.refresh(ids)
             return {app_id: self._described(found[app_id]) if app_id in found else None for app_id in ids}
 
-    def _described(self, known: Known) -> DescribeAppResponse:
-        if known.final is not None:
-            return known.final
-        decision = self._decide(known)
+    def _described(self, cached: CachedApp) -> DescribeAppResponse:
+        if cached.final is not None:
+            return cached.final
+        decision = self._decide(cached)
         if decision.action is Action.TERMINATE:
-            self.aws.terminate(known.jobs[known.attempt]["jobId"], decision.reason)
-        attempt = known.attempt
-        if decision.action is Action.RESUBMIT and self._resubmission.work(known):
+            self.aws.terminate(cached.jobs[cached.attempt]["jobId"], decision.reason)
+        attempt = cached.attempt
+        if decision.action is Action.RESUBMIT and self._resubmission.work(cached):
             decision.state = AppState.CANCELLED
-        response = response_from(known.request, attempt, decision)
-        if known.jobs and (region := self.aws.region) and "jobQueue" in (job := known.jobs[known.attempt]):
+        response = response_from(cached.request, attempt, decision)
+        if cached.jobs and (region := self.aws.region) and "jobQueue" in (job := cached.jobs[cached.attempt]):
             response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
-        if is_terminal(response.state) and known.jobs:
+        if is_terminal(response.state) and cached.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
                 # Only the log of this replica is read, because each read takes seconds.
-                culprit = known.request.replica_keys[decision.culprit]
-                text = self._error_text(known, decision.culprit)
+                culprit = cached.request.replica_keys[decision.culprit]
+                text = self._error_text(cached, decision.culprit)
                 add_error_files(response, lambda _, replica: text if (replica.role, replica.id) == culprit else None)
-            known.final = response
+            cached.final = response
         return response
 
-    def _decide(self, known: Known) -> Decision:
-        if not known.jobs:
-            return self._without_job(known)
-        job = known.jobs[known.attempt]
-        replicas = known.replicas(known.attempt)
-        found = decide(known.request, known.attempt, job, replicas, self.aws.now(), cancelled=known.cancelled)
+    def _decide(self, cached: CachedApp) -> Decision:
+        if not cached.jobs:
+            return self._without_job(cached)
+        job = cached.jobs[cached.attempt]
+        replicas = cached.replicas(cached.attempt)
+        found = decide(cached.request, cached.attempt, job, replicas, self.aws.now(), cancelled=cached.cancelled)
         if found.state is AppState.PENDING and found.msg == NONE:
-            found.msg = self._queues.reason(known.request.queue, job) or NONE
+            found.msg = self._queues.reason(cached.request.queue, job) or NONE
         return found
 
-    def _without_job(self, known: Known) -> Decision:
+    def _without_job(self, cached: CachedApp) -> Decision:
         """Decide the state of an app without a job.
 
         Its submission is in progress or was interrupted, or its job is too old for Batch to list.
         """
-        waited_s = time.monotonic() - (known.unlisted_since or time.monotonic())
+        waited_s = time.monotonic() - (cached.unlisted_since or time.monotonic())
         if waited_s < self.connection.claim_wait_s:
-            return Decision(AppState.SUBMITTED, "registered; AWS Batch lists no job yet")
-        if known.cancelled:
+            return Decision(AppState.SUBMITTED, "registered; waiting for AWS Batch to list the job")
+        if cached.cancelled:
             return Decision(AppState.CANCELLED, "cancelled before a job was submitted")
         return Decision(
             AppState.UNKNOWN,
-            "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago",
+            "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago; "
+            "clear the task to launch the app again",
         )
 
-    def _error_text(self, known: Known, number: int) -> str:
+    def _error_text(self, cached: CachedApp, number: int) -> str:
         """Return the content of `TORCHELASTIC_ERROR_FILE` of a replica; empty if there is none."""
-        logs = known.replicas(known.attempt)[number].logs
-        if not logs or not known.request.opts.shell:
+        logs = cached.replicas(cached.attempt)[number].logs
+        if not logs or not cached.request.opts.shell:
             return ""
         try:
-            found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
+            found, _ = self._logs.documents(logs[-1:], LogMarks(mark(cached.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
             # The error text is optional, so do not fail the poll: the state is already decided.
-            log.warning("app %s: the error text of its program cannot be read: %s", known.app_id, error)
+            log.warning(
+                "the failure of app %s lacks the error of its program: cannot read its log: %s", cached.app_id, error
+            )
             return ""
         return "\n".join(found.get("error", []))
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
         with self._catalog.mutex:
-            known = self._catalog.refresh([app_id]).get(app_id)
-        return AppDryRunInfo(known.request, format_request) if known else None
+            cached = self._catalog.refresh([app_id]).get(app_id)
+        return AppDryRunInfo(cached.request, format_request) if cached else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one account
         with self._catalog.mutex:
             ids, damaged = self._catalog.every()
             rows = [ListAppResponse(app_id, AppState.UNKNOWN) for app_id in damaged]
-            for app_id, known in (self._catalog.refresh(ids) if ids else {}).items():
-                app = known.request.app_def
-                created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
+            for app_id, cached in (self._catalog.refresh(ids) if ids else {}).items():
+                app = cached.request.app_def
+                created = min((job["createdAt"] / 1000 for job in cached.jobs.values()), default=None)
                 owner = owner_of(app.metadata)
-                state = self._listed_state(known)
+                state = self._listed_state(cached)
                 rows.append(ListAppResponse(app_id, state, name=app.name, owner=owner, created_at=created))
         return rows
 
-    def _listed_state(self, known: Known) -> AppState:
+    def _listed_state(self, cached: CachedApp) -> AppState:
         """Return the state of an app; UNKNOWN if only this app cannot be described, so that the others are listed."""
         try:
-            return self._described(known).state
+            return self._described(cached).state
         except SchedulerUnavailableError as error:
             if not isinstance(error, AppUnavailableError):
                 raise
@@ -215,7 +218,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         except (LaunchError, *_UNREADABLE) as error:
             # For example, the user may not end this job.
             cause = error
-        log.warning("app %s is listed as UNKNOWN: %s: %s", known.app_id, type(cause).__name__, cause)
+        log.warning("app %s is listed as UNKNOWN: %s: %s", cached.app_id, type(cause).__name__, cause)
         return AppState.UNKNOWN
 
     def exists(self, app_id: str) -> bool:
@@ -225,12 +228,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         with self._catalog.mutex:
-            known = self._catalog.refresh([app_id]).get(app_id)
-        if known is None:
+            cached = self._catalog.refresh([app_id]).get(app_id)
+        if cached is None:
             raise UnknownAppException(app_id)
-        opts = known.request.opts
-        count = known.request.app_def.roles[0].num_replicas
-        replicas = known.replicas(known.attempt)[:count] if known.jobs else []
+        opts = cached.request.opts
+        count = cached.request.app_def.roles[0].num_replicas
+        replicas = cached.replicas(cached.attempt)[:count] if cached.jobs else []
         logs = [replica.logs[-1] if replica.end.exit_code == 0 and replica.logs else None for replica in replicas]
         if opts.result_prefix:
             for k, replica in enumerate(replicas):
@@ -239,7 +242,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         elif has_log_result(opts):
             # Most apps write a result in replica 0 or none at all, so read the others only if needed.
             for some in (logs[:1], logs[1:]):
-                found = self._logs.documents([log for log in some if log], Marks(mark(app_id)))
+                found = self._logs.documents([log for log in some if log], LogMarks(mark(app_id)))
                 yield from (self._result_in_log(app_id, *found[log.stream]) if log else None for log in some)
         else:
             yield from (None for _ in range(count))
@@ -259,7 +262,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if not ended:
             raise SchedulerRejectedError(
                 f"the result of app {app_id!r} is unknown: its log has no end mark in CloudWatch; check the log "
-                f"driver, the permissions of the execution role, and the image's ENTRYPOINT, which may take the command"
+                f"driver, the permissions of the execution role, and the image's ENTRYPOINT: it must run the command"
             )
         return None
 
@@ -267,46 +270,46 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
 
     def _cancel_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
-            known = self._catalog.refresh([app_id]).get(app_id)
-            if known is None:
+            cached = self._catalog.refresh([app_id]).get(app_id)
+            if cached is None:
                 return
-            decision = self._decide(known)
+            decision = self._decide(cached)
             if is_terminal(decision.state):
                 return
-            if not known.jobs or known.request.resubmits:
+            if not cached.jobs or cached.request.resubmits:
                 # This stops observers from submitting another attempt, and an interrupted submitter from submitting
                 # the first.
-                revision = self._claims.register(known.request, cancelled=True)
+                revision = self._claims.register(cached.request, cancelled=True)
                 for lower in range(1, revision):
                     self.aws.deregister(definition_name(app_id), lower)
-                known.cancelled = True
-            if known.jobs:
-                known.jobs |= {known.attempt: self._newest(known)}
-                self.aws.terminate(known.jobs[known.attempt]["jobId"], CANCELLED)
+                cached.cancelled = True
+            if cached.jobs:
+                cached.jobs |= {cached.attempt: self._newest(cached)}
+                self.aws.terminate(cached.jobs[cached.attempt]["jobId"], CANCELLED)
 
-    def _newest(self, known: Known) -> dict[str, Any]:
+    def _newest(self, cached: CachedApp) -> dict[str, Any]:
         """Return the job of the newest attempt, which another observer may have just submitted."""
-        if known.request.resubmits:
-            while (job := self._claims.find(known.request, known.attempt + 1)) is not None:
-                known.jobs[known.attempt + 1] = job
-        return known.jobs[known.attempt]
+        if cached.request.resubmits:
+            while (job := self._claims.find(cached.request, cached.attempt + 1)) is not None:
+                cached.jobs[cached.attempt + 1] = job
+        return cached.jobs[cached.attempt]
 
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)
         with self._catalog.mutex:
-            known = self._catalog.refresh([app_id]).get(app_id)
-            if known is None:
+            cached = self._catalog.refresh([app_id]).get(app_id)
+            if cached is None:
                 return
-            attempts = range(max(known.attempt + 2, 1) if known.request.resubmits else 1)
+            attempts = range(max(cached.attempt + 2, 1) if cached.request.resubmits else 1)
             active = {attempt: self.aws.active(definition_name(app_id, attempt)) for attempt in attempts}
             last = max((int(one["revision"]) for one in active[0]), default=0)
-            for job in known.jobs.values():
+            for job in cached.jobs.values():
                 if not is_deleted(job):
                     self.aws.tag(self._arn(job), {str(Tag.DELETED): str(last)})
             for attempt, records in active.items():
                 for record in records:
                     self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
-            if not known.jobs and (late := self._claims.find(known.request, 0)) is not None:
+            if not cached.jobs and (late := self._claims.find(cached.request, 0)) is not None:
                 # The job was submitted before its claim was removed.
                 self.aws.tag(self._arn(late), {str(Tag.DELETED): str(last)})
                 self.aws.terminate(late["jobId"], CANCELLED)
@@ -340,30 +343,32 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
             raise ValueError(
-                f"role {role_name!r}: 'aws_batch' does not keep {streams.value} apart from the rest; ask for combined"
+                f"role {role_name!r}: AWS Batch stores stdout and stderr as one stream; use streams='combined' "
+                f"instead of {streams.value!r}, or leave it out"
             )
-        known = self._known(app_id)
-        check_replica(known.request.app_def.roles, role_name, k)
-        if (driver := log_driver(known.request.opts)) != AWSLOGS:
+        cached = self._cached_app(app_id)
+        check_replica(cached.request.app_def.roles, role_name, k)
+        if (driver := log_driver(cached.request.opts)) != AWSLOGS:
             raise NotImplementedError(
-                f"the lines of app {app_id!r} go to {driver!r}, not to CloudWatch; read them there"
+                f"the log driver of app {app_id!r} is {driver!r}, so its log is not in CloudWatch; read it there, or "
+                f"use 'awslogs' to see it here"
             )
         try:
-            return self._read(known, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})
+            return self._read(cached, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})
         except DeniedError:
-            if known.log_denied:
+            if cached.log_denied:
                 return LogChunk([], cursor)  # already reported; the end of the app must not wait for the log
-            known.log_denied = True
+            cached.log_denied = True
             raise
 
-    def _read(self, known: Known, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
+    def _read(self, cached: CachedApp, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
         # The state, which becomes the cursor: `a` is the attempt, `l` the state of its log, in which `d` means that the
         # log was read to its end.
-        app_id, began = known.app_id, time.monotonic()
-        number = known.request.replica_keys.index((role_name, k))
-        marks = Marks(mark(app_id)) if known.request.opts.shell else None
+        app_id, started_at = cached.app_id, time.monotonic()
+        number = cached.request.replica_keys.index((role_name, k))
+        marks = LogMarks(mark(app_id)) if cached.request.opts.shell else None
         while True:
-            logs, seen_at, live = self._attempts(known, number)
+            logs, listed_at, may_grow = self._attempts(cached, number)
             for at in range(state.get("a", 0), len(logs)):
                 inner = state.get("l", {}) if at == state.get("a", 0) else {}
                 lines: builtins.list[Any] = []
@@ -375,37 +380,37 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 if not inner.get("d"):
                     break  # this attempt has not ended, so it is the last one
             # No new lines: read the list of attempts again if it is old, because there may be a new attempt.
-            if not live or seen_at >= began - (_ATTEMPTS_S if self._logs.has_many else 0):
+            if not may_grow or listed_at >= started_at - (_ATTEMPTS_S if self._logs.has_many else 0):
                 return LogChunk([], state or None)
-            known = self._known(app_id, fresh=True)
+            cached = self._cached_app(app_id, fresh=True)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
-        known = self._known(app_id)
-        check_replica(known.request.app_def.roles, role_name, k)
-        logs, _, _ = self._attempts(known, known.request.replica_keys.index((role_name, k)))
+        cached = self._cached_app(app_id)
+        check_replica(cached.request.app_def.roles, role_name, k)
+        logs, _, _ = self._attempts(cached, cached.request.replica_keys.index((role_name, k)))
         return logs[attempt].ending if attempt < len(logs) else ""
 
-    def _known(self, app_id: str, *, fresh: bool = False) -> Known:
+    def _cached_app(self, app_id: str, *, fresh: bool = False) -> CachedApp:
         with self._catalog.mutex:
-            known = self._catalog.get(app_id)
-            if known is None or not known.jobs or fresh:
-                known = self._catalog.refresh([app_id]).get(app_id)
-        if known is None:
+            cached = self._catalog.get(app_id)
+            if cached is None or not cached.jobs or fresh:
+                cached = self._catalog.refresh([app_id]).get(app_id)
+        if cached is None:
             raise UnknownAppException(app_id)
-        return known
+        return cached
 
-    def _attempts(self, known: Known, number: int) -> tuple[builtins.list[AttemptLog], float, bool]:
+    def _attempts(self, cached: CachedApp, number: int) -> tuple[builtins.list[AttemptLog], float, bool]:
         """Return the logs of all attempts of a replica, when they were read, and whether more attempts may follow."""
         with self._catalog.mutex:
             logs = []
-            for attempt in sorted(known.jobs):
-                logs += known.replicas(attempt)[number].logs
-            if not known.jobs:
+            for attempt in sorted(cached.jobs):
+                logs += cached.replicas(attempt)[number].logs
+            if not cached.jobs:
                 return [], 0.0, True
-            last = known.jobs[known.attempt]
-            replica = known.replicas(known.attempt)[number]
-            live = not (has_ended(last) or replica.is_over) or (known.request.resubmits and (known.final is None))
-            return logs, known.seen_at.get(known.attempt, 0.0), live
+            last = cached.jobs[cached.attempt]
+            replica = cached.replicas(cached.attempt)[number]
+            may_grow = not (has_ended(last) or replica.is_over) or (cached.request.resubmits and (cached.final is None))
+            return logs, cached.seen_at.get(cached.attempt, 0.0), may_grow
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:

@@ -41,7 +41,7 @@ class FrameLines:
     """Parses a followed log into lines, see `LineParser`.
 
     Args:
-        cursor: of a read of the container; empty: start at the first line.
+        cursor: the cursor of an earlier read of the container; empty at the first line.
         is_whole: the response has the whole log since the time of `since`, and not only a tail.
     """
 
@@ -55,18 +55,18 @@ class FrameLines:
         self._reader = reader_from(cursor, since)
         self._newest: dict[str, int] = {}
         self._starts: dict[str, int] = {}
-        self._is_placed = self._reader.found()
+        self._is_positioned = self._reader.found()
         self._early: list[LogLine] = []
 
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete."""
         lines: list[LogLine] = []
         self._reader.take(self._ordered(self._frames.feed(data)), lines)
-        return lines if self._is_placed else self._placed(lines)
+        return lines if self._is_positioned else self._positioned(lines)
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         """Whether the position of the cursor was reached."""
-        return self._is_placed
+        return self._is_positioned
 
     def cursor(self) -> dict[str, Any]:
         """Return the cursor after the last line returned."""
@@ -76,7 +76,7 @@ class FrameLines:
         """Return nothing, because the engine reports refusals as errors."""
         return ""
 
-    def _placed(self, lines: list[LogLine]) -> list[LogLine]:
+    def _positioned(self, lines: list[LogLine]) -> list[LogLine]:
         """Return the lines so far if the positions of both streams were reached, none before."""
         self._early += lines
         if self._reader.gave_up():
@@ -86,7 +86,7 @@ class FrameLines:
         if not self._is_whole and not is_before(self._starts, positions_in(self._before)):
             self.starts_late = True
             raise PositionLostError
-        self._is_placed = True
+        self._is_positioned = True
         lines, self._early = self._early, []
         return lines
 
@@ -95,7 +95,7 @@ class FrameLines:
         newest = self._newest
         for frame in frames:
             stream, time, _ = frame
-            if self._is_placed:
+            if self._is_positioned:
                 if time < newest.get(stream, 0):
                     raise PositionLostError
             else:

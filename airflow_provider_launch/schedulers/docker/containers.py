@@ -66,7 +66,7 @@ class Container:
     restarts: int
     """Number of outside restarts that polls have seen."""
     damage: str
-    """Error in the labels of a replica; empty: none."""
+    """Error in the labels of a replica; empty if there is none."""
     notes: Mapping[str, str]
     """Labels that few containers have: of marks, of leases, the name of the app."""
 
@@ -113,7 +113,7 @@ class Detail:
     """Why the engine could not start it; see `start_error`."""
     out_of_memory: bool
     outside: str = ""
-    """The cause of an outside stop although its exit code is 0; empty: none."""
+    """The cause of an outside stop although the exit code is 0; empty if there was no such stop."""
     restarts: int = 0
     """Number of outside restarts."""
     removing: bool = False
@@ -252,7 +252,7 @@ class App:
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
     damage: str = ""
-    """Error in the labels of a replica; empty: none."""
+    """Error in the labels of a replica; empty if there is none."""
     started: int = -1
     """The latest attempt of the app in which a replica was seen running or ended, in this or an earlier list."""
 

@@ -58,24 +58,26 @@ log = logging.getLogger(__name__)
 _ROUNDS = 6
 """Maximum steps in one poll of an app; the rest is left to the next poll."""
 _TAKEOVER_S = 10.0
-"""Seconds after which the creator of an unstarted container counts as dead."""
+"""Seconds after which the creator of an unstarted container is assumed dead, and another process takes it over."""
 _IN_FLIGHT_S = 1.0
-"""Maximum seconds from the start of a container in the engine until the engine shows it; a rename cannot stop it."""
-_POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
+"""Maximum seconds until the engine lists a container as started. In that time a rename does not prevent the start."""
+_INSPECT_AGAIN_S, _INSPECT_AGAIN_MAX_S = 1.0, 600.0
 """First and longest interval between inspections of a container that was never started."""
 _START_AGAIN_S = 0.5
 """Pause before the only retry of a start that was refused without a reason."""
 _SOON_S = 30.0
 """Seconds during which a new container is inspected often, because it may be started soon."""
 _STOP_AGAIN_S = 60.0
-_SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
-"""Seconds until the engine reports the cause of a kill, and the longer wait for containers with a memory limit."""
+_SIGKILL_CODE = 137
+_CAUSE_S, _LIMITED_CAUSE_S = 0.2, 1.5
+"""Seconds until the engine reports the cause of a kill; longer for containers with a memory limit, because the report
+of a lack of memory comes later."""
 _FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
 """Exit codes of containers that an engine kills when it stops or starts, or finds dead after a crash of its host."""
 _DOWN_NS = 900 * 1_000_000_000
-"""Maximum downtime of an engine for which its restart counts as the reason of an end."""
+"""Maximum downtime of an engine for which its restart is reported as the reason of an end."""
 
 
 class Observer:
@@ -90,12 +92,12 @@ class Observer:
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
-        self._polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        self._first_polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        """Time of the first poll of a container."""
+        self._inspected_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._first_reinspected_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        """Time of the first repeated inspection of a container."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        self._asked: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
+        self._checked_for_stops: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
 
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return the state of an app and its next step.
@@ -121,7 +123,7 @@ class Observer:
             now: the engine's time in epoch seconds.
         """
         ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]
-        new = [container for container in ended if container.id not in self._asked]
+        new = [container for container in ended if container.id not in self._checked_for_stops]
         if not new:
             return
         since = min(container.created for container in new)
@@ -138,7 +140,7 @@ class Observer:
                 if container.id in self.details:
                     detail = self.details[container.id]
                     self.details[container.id] = dataclasses.replace(detail, outside=stop.by, restarts=stop.restarts)
-            self._asked[container.id] = True
+            self._checked_for_stops[container.id] = True
 
     def find_ends(self, app: App) -> None:
         """Find the end times of replicas for which the engine reported no event; one inspection for each replica."""
@@ -153,9 +155,9 @@ class Observer:
         moment = time.monotonic()
         if cached is not None:
             final = cached.finished or cached.error or container.kind == Kind.MARK
-            waited_s = moment - self._first_polled_at.setdefault(container.id, moment)
-            pause_s = _POLL_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _POLL_AGAIN_MAX_S)
-            if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
+            waited_s = moment - self._first_reinspected_at.setdefault(container.id, moment)
+            pause_s = _INSPECT_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _INSPECT_AGAIN_MAX_S)
+            if final or (container.unstarted and moment - self._inspected_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine gets the end and its cause in two messages, so the cause may come later.
@@ -170,7 +172,7 @@ class Observer:
             return
         detail = Detail.of(document)
         self.details[container.id] = self._with_restart_note(detail)
-        self._polled_at[container.id] = moment
+        self._inspected_at[container.id] = moment
 
     def _wait_after_list(self, seconds: float) -> None:
         """Wait until the last list is `seconds` old, so that containers that ended together wait only once."""
@@ -308,7 +310,7 @@ class Observer:
             return None  # taken over, or being removed
         except SchedulerRejectedError as error:
             # Inspect it again, because the inspection may now show the reason.
-            self._polled_at.pop(container.id, None)
+            self._inspected_at.pop(container.id, None)
             self.details.pop(container.id, None)
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]
@@ -381,7 +383,9 @@ class Observer:
                 if must_report:
                     raise
                 # The container continues to run, and observers report it as running.
-                text = "container %s cannot be stopped, next try in %.0f s: %s"
+                text = (
+                    "cannot stop container %s, retrying in %.0f s: %s; if this persists, run `docker rm -f` on its host"
+                )
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
 
@@ -406,7 +410,7 @@ class Observer:
                 return
         raise SchedulerRejectedError(
             f"cannot store the end of app {app.app_id!r} ({missing or 'the Docker engine has no image'}); "
-            f"pull any image on the engine, and try again"
+            f"pull any image on the engine, and the next poll stores it"
         )
 
     def _images(self, app: App) -> Iterator[str]:

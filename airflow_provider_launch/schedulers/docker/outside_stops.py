@@ -20,11 +20,11 @@ class OutsideStop:
     """How a container was ended by another user or process."""
 
     by: str = ""
-    """Name of the signal. Empty: it has ended by itself."""
+    """Name of the signal; empty if it ended by itself."""
     restarts: int = 0
     """Number of restarts before."""
     ended_at: int | None = None
-    """Time of its latest end, in epoch seconds by the engine's clock. None: the engine no longer has it."""
+    """Time of its latest end, in epoch seconds by the engine's clock; None if the engine has forgotten it."""
 
 
 def add_event(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:

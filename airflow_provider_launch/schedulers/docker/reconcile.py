@@ -52,7 +52,7 @@ class Assessment:
     state: AppState
     msg: str = NONE
     phases: dict[tuple[str, int], Phase | None] = field(default_factory=dict)
-    """Phase of each replica; None: its container was removed from outside."""
+    """Phase of each replica, None if its container was removed from outside."""
     mark: EndMark | None = None
     stop: list[Container] = field(default_factory=list)
     discard: list[Container] = field(default_factory=list)
@@ -221,7 +221,7 @@ class _Assessor:
         decision = decide(self.plan.policies, self.number, replicas)
         lost = len(replicas) < len(phases)
         if lost and decision.next is RetryAction.SUCCEED:
-            return Decision(RetryAction.GO_ON)
+            return Decision(RetryAction.CONTINUE)
         over = decision.next in {RetryAction.FAIL, RetryAction.SUCCEED}
         if not over and self.cancel is None and self._late(phases):
             return Decision(RetryAction.FAIL)

@@ -82,7 +82,7 @@ class Wire:
         """The address for messages, without a password."""
         try:
             self.hostname = urlsplit(self._url).hostname
-            """Name of the engine's host; None: this host."""
+            """Name of the engine's host, None if it is this host."""
         except ValueError as error:
             raise invalid_host(self._url, error) from error
         self._client = client

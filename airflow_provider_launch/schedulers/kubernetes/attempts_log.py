@@ -44,7 +44,7 @@ class AttemptsLog:
             pods: the pods of the replica, in the order of its attempts.
             state: the cursor of an earlier read.
             now: epoch seconds by the server's clock.
-            containers: other containers to read; the cursor has their positions as `"beside"`.
+            containers: other containers to read; the cursor has their positions as `"others"`.
         """
         attempts = [_attempt(pod, containers) for pod in pods]
         if (entered := _entered(attempts, state)) is not None and _is_lost(pods, state, entered.source):
@@ -61,7 +61,7 @@ class AttemptsLog:
 
     def _read_all(self, pod: Pod, state: Mapping[str, Any], now: float, containers: Sequence[str]) -> AttemptRead:
         """Return the next lines of the program and of the chosen containers of a pod."""
-        positions = dict(state.get("beside") or {})
+        positions = dict(state.get("others") or {})
         lines: list[LogLine] = []
         chosen = [one for one in pod.others if one.name in containers and one.has_started]
         for one in chosen:
@@ -79,7 +79,7 @@ class AttemptsLog:
             positions[CONTAINER] = {"done": True}
         if pod.over and all((positions.get(name) or {}).get("done") for name in (CONTAINER, *(o.name for o in chosen))):
             cursor["done"] = True
-        return AttemptRead(lines, {**cursor, "beside": positions}, goes_on=pod.over)
+        return AttemptRead(lines, {**cursor, "others": positions}, continues=pod.over)
 
     def _read_one(
         self, pod: Pod, container: str, position: Mapping[str, Any], now: float
@@ -106,7 +106,7 @@ class AttemptsLog:
             if attempt.has_log or not attempt.is_over:
                 # Earlier attempts must be read to the end first.
                 pod = attempt.source
-                positions = (state.get("beside") or {}) if attempt.has(state) else {}
+                positions = (state.get("others") or {}) if attempt.has(state) else {}
                 # A stream shows one container, so the others would not be read meanwhile.
                 unread = [
                     o for o in pod.others if o.name in containers and not (positions.get(o.name) or {}).get("done")
@@ -119,7 +119,7 @@ class AttemptsLog:
         pod = attempt.source
         if time.monotonic() < self._refused_until.get(pod.node, 0.0):
             return None
-        kept = {"beside": state["beside"]} if "beside" in state else {}
+        kept = {"others": state["others"]} if "others" in state else {}
         parser = StampedLines({name: state[name] for name in CURSOR_KEYS if name in state})
         tail = RESUMED_LINES if parser.since else None
         answer = self._cluster.follow_log(pod.name, CONTAINER, parser.since, tail=tail)
@@ -187,7 +187,7 @@ class StampedLines:
         self._reader.take(iter(self._splitter.feed(data)), lines, sys.maxsize)
         return lines
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         """Whether the position to continue from was found."""
         return not self._reader.seeking
 
@@ -198,7 +198,7 @@ class StampedLines:
     def refusal(self) -> str:
         """Return the node's error message at the end of the log: text without a time and a line feed."""
         text = self._splitter.rest
-        if not text or self._reader.within or STAMP.match(text) or not self.is_placed():
+        if not text or self._reader.within or STAMP.match(text) or not self.is_positioned():
             return ""
         message = " ".join(text[:300].decode("utf-8", "replace").split())
         if not message.startswith("failed to "):

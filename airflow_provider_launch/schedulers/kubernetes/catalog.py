@@ -29,12 +29,13 @@ _NAMED_APPS = 40
 """Maximum number of apps to select by name; for more apps, all are listed."""
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
-"""With more than `_UNSTEADY_APPS` apps, the interval at which the pods of waiting apps are read."""
+"""Seconds between two reads of the pods of waiting apps, if there are more than `_UNSTEADY_APPS` apps."""
 _PENDING_SHARE = 0.5
-"""The pods of an app that waits are read again after this share of its wait; a change of its Jobs shows its start."""
+"""The pods of an app that waits are read again after this share of its wait. Its start is noticed earlier, because it
+changes the Jobs."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
-"""Apps requested within this many seconds stay cached, however many there are."""
+"""Apps that were requested within this many seconds stay cached, even if there are more than `_KEPT_APPS`."""
 _TIDY_S = 60.0
 
 
@@ -58,7 +59,7 @@ def selector(ids: list[str]) -> str:
 
 
 @dataclass
-class Known:
+class CachedApp:
     """The cached facts about an app; all of them can be read again."""
 
     record_uid: str | None = None
@@ -73,19 +74,19 @@ class Known:
     running_attempt: int | None = None
     """The last attempt of the app that was seen running."""
     wait_reason: str = ""
-    """Why it waits, by its latest events."""
+    """Why the app waits, from the latest events of one of its objects."""
     wait_reason_of: str = ""
-    """The uid of the object of those events."""
+    """The uid of that object."""
     wait_reason_at: float = float("-inf")
     queued: str = ""
-    """Why the queue holds it back, if that was ever read."""
+    """Why the queue does not admit the app; empty until it was read."""
     queued_attempt: int = 0
     queued_at: float = float("-inf")
     removals_at: float = float("-inf")
     """When we last checked for pods that were removed while their programs ran."""
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
-    """Uids of the Jobs that `final` was made from."""
+    """Uids of the Jobs from which `final` was computed."""
     refusal: str = ""
     """The cluster's refusal of the next step."""
     refused_at: float = float("-inf")
@@ -107,14 +108,14 @@ class Catalog:
         self.mutex = threading.RLock()
         """Hold while listing apps and acting on the result, so that two threads do not repeat the work."""
         self._cluster = cluster
-        self._known: dict[str, Known] = {}
+        self._cached: dict[str, CachedApp] = {}
         self._tidied_at = time.monotonic()
 
-    def of(self, app_id: str) -> Known:
+    def of(self, app_id: str) -> CachedApp:
         """Return the cached facts about an app."""
-        known = self._known.setdefault(app_id, Known())
-        known.asked_at = time.monotonic()
-        return known
+        cached = self._cached.setdefault(app_id, CachedApp())
+        cached.asked_at = time.monotonic()
+        return cached
 
     def jobs(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the Jobs of these apps."""
@@ -127,20 +128,20 @@ class Catalog:
 
     def whole_request(self, app_id: str) -> KubernetesRequest | None:
         """Return the request, with the values of its variables if the cluster still has the Jobs that store them."""
-        known = self.of(app_id)
-        if known.request is not None and not known.request.is_whole:
+        cached = self.of(app_id)
+        if cached.request is not None and not cached.request.is_whole:
             self.jobs([app_id])
-        return known.request
+        return cached.request
 
     def complete(self, app: App) -> None:
         """Read the values of the variables of a request from the Jobs, because the record does not have them."""
-        known = self._known.get(app.app_id)
-        if known is None or known.request is None or known.request.is_whole:
+        cached = self._cached.get(app.app_id)
+        if cached is None or cached.request is None or cached.request.is_whole:
             return
         for job in app.jobs.values():
             if text := job.notes.get(Annotation.REQUEST):
                 with contextlib.suppress(*UNREADABLE):
-                    known.request = unpacked(text)
+                    cached.request = unpacked(text)
                 return
 
     def record(self, app_id: str) -> AppRecord | None:
@@ -170,7 +171,7 @@ class Catalog:
                 # The app is new, or has the id of a deleted app.
                 request = unpacked(record.annotations[Annotation.REQUEST])
                 plan = plan_in(plan_text(request))
-                self._known[record.name] = Known(record.uid, time.monotonic(), request, plan)
+                self._cached[record.name] = CachedApp(record.uid, time.monotonic(), request, plan)
         return record
 
     def plan(self, app_id: str) -> Plan:
@@ -181,9 +182,9 @@ class Catalog:
 
     def plan_for(self, app_id: str) -> Plan:
         """Return the plan of an app; raises `UnknownAppException` if the app does not exist."""
-        known = self._known.get(app_id)
-        if known is not None and known.plan is not None:
-            return known.plan
+        cached = self._cached.get(app_id)
+        if cached is not None and cached.plan is not None:
+            return cached.plan
         if not APP_ID.fullmatch(app_id) or self.record(app_id) is None:
             raise UnknownAppException(app_id)
         return self.plan(app_id)
@@ -195,18 +196,18 @@ class Catalog:
         is_due = False
         many = len(apps) > _UNSTEADY_APPS
         for app, assessment in apps:
-            known = self.of(app.app_id)
-            pause_s = known.pause_s(assessment.state, moment)
+            cached = self.of(app.app_id)
+            pause_s = cached.pause_s(assessment.state, moment)
             # Before its release an app has no pods.
             if assessment.state in {AppState.SUBMITTED, AppState.UNKNOWN} or not app.jobs:
                 continue
             jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
             steady = is_terminal(assessment.state) or all(job.steady for job in jobs)
-            if known.pods_of != app.versions:
+            if cached.pods_of != app.versions:
                 wanted.append(app)
             elif not steady:
                 waiting.append(app)
-                is_due |= moment - known.pods_at > (_UNSTEADY_S if many else pause_s)
+                is_due |= moment - cached.pods_at > (_UNSTEADY_S if many else pause_s)
         if is_due:
             # Read all of them together: a separate schedule for each app could cost a list request at each poll.
             wanted += waiting
@@ -217,21 +218,21 @@ class Catalog:
         for app_id, pod in pods_in(items):
             pods.setdefault(app_id, []).append(pod)
         for app in wanted:
-            known = self.of(app.app_id)
-            known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
+            cached = self.of(app.app_id)
+            cached.pods, cached.pods_of, cached.pods_at = pods.get(app.app_id, []), app.versions, moment
 
     def cached_pods(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Return the cached pods of a replica, in the order of its attempts."""
-        known = self._known.get(app_id)
-        pods = known.pods if known else []
+        cached = self._cached.get(app_id)
+        pods = cached.pods if cached else []
         return sorted((p for p in pods if (p.role, p.replica) == (slug, k)), key=lambda pod: pod.order)
 
     def is_over(self, app_id: str) -> bool:
         """Return whether an app and all its pods have ended, so that no other pods will follow."""
-        known = self._known.get(app_id)
-        if known is None or known.final is None or not known.pods:
+        cached = self._cached.get(app_id)
+        if cached is None or cached.final is None or not cached.pods:
             return False
-        return all(pod.over or pod.exit_code is not None for pod in known.pods)
+        return all(pod.over or pod.exit_code is not None for pod in cached.pods)
 
     def current_pods(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Read the pods of a replica; raises `UnknownAppException` if the app does not exist."""
@@ -242,7 +243,7 @@ class Catalog:
 
     def forget(self, app_id: str) -> None:
         """Drop a deleted app from the cache."""
-        self._known.pop(app_id, None)
+        self._cached.pop(app_id, None)
 
     def _tidy(self) -> None:
         """Drop apps that are no longer polled from the cache: a triggerer runs for months."""
@@ -250,10 +251,10 @@ class Catalog:
         if moment - self._tidied_at < _TIDY_S:
             return
         self._tidied_at = moment
-        oldest = sorted(self._known.items(), key=lambda item: item[1].asked_at)
-        for number, (app_id, known) in enumerate(oldest):
-            if moment - known.asked_at > _ASKED_S and len(oldest) - number > _KEPT_APPS:
-                self._known.pop(app_id, None)
-            elif known.final is not None and moment - known.asked_at > _TIDY_S:
+        oldest = sorted(self._cached.items(), key=lambda item: item[1].asked_at)
+        for number, (app_id, cached) in enumerate(oldest):
+            if moment - cached.asked_at > _ASKED_S and len(oldest) - number > _KEPT_APPS:
+                self._cached.pop(app_id, None)
+            elif cached.final is not None and moment - cached.asked_at > _TIDY_S:
                 # Later polls need only `final`; reading logs lists the pods again.
-                known.pods, known.pods_of, known.request = [], None, None
+                cached.pods, cached.pods_of, cached.request = [], None, None

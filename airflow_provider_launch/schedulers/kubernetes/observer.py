@@ -43,15 +43,16 @@ _ROUNDS = 8
 """Maximum number of steps in one poll of an app; the next poll does the rest."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _CHANGED = "the server rejected our request due to an error in our request"
-"""The server's whole answer when a test of a JSON Patch has failed."""
+"""The complete answer of the server if a test in a JSON Patch fails."""
 _REFUSED_S = 5.0
-"""Seconds for which a refused step is not tried again."""
+"""Seconds until a refused step is tried again."""
 _STOPPED_PODS = 100
-"""Maximum number of pods to stop one by one, which keeps their logs; the Job stops more of them, without logs."""
+"""Maximum number of pods that are stopped one by one, which keeps their logs. If there are more, the end of the Job
+stops them, and their logs are lost."""
 _BACKOFF_S = 8
-"""Kubernetes replaces a failed replica after 10 seconds, then 20, and so on: its Job has to end before that."""
+"""Seconds within which a Job has to end, because Kubernetes replaces a failed replica after 10 seconds, then 20, ..."""
 _LINGERS_S = 10.0
-"""Seconds that a pod may need to end after its program; if it takes longer, another container still runs in it."""
+"""Seconds within which a pod ends after its program. If it takes longer, another container still runs in it."""
 
 
 class Observer:
@@ -137,20 +138,20 @@ class Observer:
 
     def _refused(self, found: tuple[App, Plan, Assessment], error: LaunchError) -> tuple[App, Plan, Assessment]:
         """Cache the reason of a refused step, and return the assessment with this reason as its message."""
-        known = self._catalog.of(found[0].app_id)
-        if known.refusal != str(error):
+        cached = self._catalog.of(found[0].app_id)
+        if cached.refusal != str(error):
             # Log it, because followers of a running app do not show the message.
             log.warning("app %s: its next step was refused and will be retried: %s", found[0].app_id, error)
-        known.refusal, known.refused_at = str(error), time.monotonic()
+        cached.refusal, cached.refused_at = str(error), time.monotonic()
         return self.with_recent_refusal(found) or found
 
     def with_recent_refusal(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment] | None:
         """Return the assessment with the refusal of its next step, or None if there was no recent refusal."""
         app, plan, assessment = found
-        known = self._catalog.of(app.app_id)
-        if time.monotonic() - known.refused_at > _REFUSED_S:
+        cached = self._catalog.of(app.app_id)
+        if time.monotonic() - cached.refused_at > _REFUSED_S:
             return None
-        return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=known.refusal)
+        return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=cached.refusal)
 
     def cancel(self, app_id: str) -> None:
         """Cancel an app; no-op if it has ended.

@@ -37,8 +37,8 @@ class KubernetesConnection(StructuredOpts):
     """Seconds after which a request without an answer fails."""
 
     max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """The longest `time_limit_s` of a launch, and the limit of a launch that sets none. None means that launches need
-    no limit."""
+    """Maximum `time_limit_s` of a launch, and the default for launches without one. None means that launches need no
+    limit."""
 
     locked: Optional[list[str]] = None
     """Names of launch options that tasks cannot change: the value of the connection applies, or the default. If any

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import incidents_text
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
-from airflow_provider_launch.schedulers.kubernetes.catalog import Known
+from airflow_provider_launch.schedulers.kubernetes.catalog import CachedApp
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.containers import epoch
 from airflow_provider_launch.schedulers.kubernetes.naming import Label, group_name
@@ -36,12 +36,12 @@ class PodEvents:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def reason_to_wait(self, app: App, known: Known, now: float) -> str:
+    def reason_to_wait(self, app: App, cached: CachedApp, now: float) -> str:
         """Return why an app waits if its pods show no reason; empty if unknown.
 
         Args:
             app: the app with its Jobs.
-            known: the cached facts, with its pods.
+            cached: the cached facts, with its pods.
             now: epoch seconds by the server's clock.
         """
         for job in app.jobs.values():
@@ -49,10 +49,12 @@ class PodEvents:
                 return HELD
         for job in app.jobs.values():
             if not job.active and job.attempt == app.attempt and job.started is not None:
-                return self.reason_of(known, job)
-        waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.has_started and not pod.over]
+                return self.reason_of(cached, job)
+        waiting = [
+            pod for pod in cached.pods if pod.app_attempt == app.attempt and not pod.has_started and not pod.over
+        ]
         waiting = [pod for pod in waiting if now - pod.created > _SILENT_S]
-        return (self.reason_of(known, waiting[0]) or _not_taken(waiting[0])) if waiting else ""
+        return (self.reason_of(cached, waiting[0]) or _not_taken(waiting[0])) if waiting else ""
 
     def cause_of_kill(self, pod: Pod) -> str:
         """Return why the program of a pod was killed; empty if unknown or not permitted."""
@@ -66,29 +68,29 @@ class PodEvents:
             return self._cluster.list("events", "", fields="involvedObject.kind=Pod,reason=Killing")[0]
         return ()
 
-    def reason_of(self, known: Known, of: Job | Pod, since: float = 0.0) -> str:
+    def reason_of(self, cached: CachedApp, of: Job | Pod, since: float = 0.0) -> str:
         """Return why a Job has no pod, or a pod does not start; empty if unknown.
 
         Args:
-            known: the cached facts of the app, which keep the answer for some seconds.
+            cached: the cached facts of the app, which keep the answer for some seconds.
             of: the Job or pod that waits.
             since: epoch seconds; older events are about an earlier wait.
         """
-        pause_s = _ASKED_LATER_S if known.wait_reason else _ASKED_S
-        if known.wait_reason_of != of.uid or time.monotonic() - known.wait_reason_at > pause_s:
-            if known.wait_reason_of != of.uid:
-                known.wait_reason = ""
-            known.wait_reason_at, known.wait_reason_of = time.monotonic(), of.uid
+        pause_s = _ASKED_LATER_S if cached.wait_reason else _ASKED_S
+        if cached.wait_reason_of != of.uid or time.monotonic() - cached.wait_reason_at > pause_s:
+            if cached.wait_reason_of != of.uid:
+                cached.wait_reason = ""
+            cached.wait_reason_at, cached.wait_reason_of = time.monotonic(), of.uid
             fields = f"involvedObject.uid={of.uid}"
             try:
                 # Read all events of a pod: if the newest one is normal, an older warning no longer applies.
                 text, kind, at = self._newest(f"{fields},reason=FailedCreate" if isinstance(of, Job) else fields)
-                known.wait_reason = text if kind != "Normal" and at >= since - _SECOND_S else ""
+                cached.wait_reason = text if kind != "Normal" and at >= since - _SECOND_S else ""
             except SchedulerRejectedError as error:
-                known.wait_reason = f"the reason is unknown: {error}"[:_TEXT]
+                cached.wait_reason = f"the reason is unknown: {error}"[:_TEXT]
             except LaunchError:
                 pass  # only the reason is missing; the state is known
-        return known.wait_reason
+        return cached.wait_reason
 
     def _newest(self, fields: str) -> tuple[str, str, float]:
         """Return text, type and time of the newest event."""
@@ -123,7 +125,7 @@ def incidents(app: App, plan: Plan, newest: Mapping[tuple[str, int], Pod]) -> st
     """Return the incidents that users should see while an app runs; empty if there are none."""
     if any(job.suspended for (_, attempt), job in app.jobs.items() if attempt == app.attempt):
         return HELD
-    names = plan.titles
+    names = plan.role_names
     found = []
     for pod in sorted(newest.values(), key=lambda pod: (pod.role, pod.replica)):
         replica = f"{names.get(pod.role, pod.role)}/{pod.replica}"

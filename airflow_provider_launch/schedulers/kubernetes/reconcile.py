@@ -162,10 +162,10 @@ class _Assessor:
         if decision.next in {RetryAction.FAIL, RetryAction.RESTART_APP} and (found := self._disrupted(phases)):
             decision = Decision(RetryAction.RESTART_APP, cause=found)
         if decision.next is RetryAction.SUCCEED and len(jobs) < len(self.plan.roles):
-            return Decision(RetryAction.GO_ON)
+            return Decision(RetryAction.CONTINUE)
         ended = {job.ended for job in self.members.values()}
         late = TIME in ended or (self._late() and not self.record.cancelled)
-        if decision.next in {RetryAction.GO_ON, RetryAction.RESTART_APP} and late:
+        if decision.next in {RetryAction.CONTINUE, RetryAction.RESTART_APP} and late:
             return Decision(RetryAction.FAIL)
         return decision
 

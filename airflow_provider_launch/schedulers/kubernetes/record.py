@@ -64,7 +64,7 @@ class Plan:
     """Whether the loss of a pod by preemption or eviction fails the app."""
 
     @property
-    def titles(self) -> dict[str, str]:
+    def role_names(self) -> dict[str, str]:
         """Slug to name of each role."""
         return {role.slug: role.name for role in self.roles}
 

@@ -57,10 +57,10 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
 )
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
-    is_lost_source,
+    is_missing_source,
     killed_pod,
+    pending_part,
     response_from,
-    waits_again,
     waits_for,
 )
 from airflow_provider_launch.schedulers.log_streams import LogStream
@@ -212,15 +212,15 @@ class KubernetesScheduler(
         app, plan, assessment = found
         if plan.accepts_stop or assessment.end or assessment.state not in {AppState.RUNNING, AppState.SUCCEEDED}:
             return found
-        known = self._catalog.of(app.app_id)
-        missing = succeeded_without_pod(app, plan, known.pods)
+        cached = self._catalog.of(app.app_id)
+        missing = succeeded_without_pod(app, plan, cached.pods)
         if not missing or (app.record is not None and app.record.deleting):
             return found
-        if assessment.state is AppState.RUNNING and time.monotonic() - known.removals_at < _REMOVALS_S:
+        if assessment.state is AppState.RUNNING and time.monotonic() - cached.removals_at < _REMOVALS_S:
             return found
-        known.removals_at = time.monotonic()
+        cached.removals_at = time.monotonic()
         record = self._catalog.record(app.app_id)
-        if record is not None and record.result is None and (killed := first_killed(missing, known.pods, list_killed)):
+        if record is not None and record.result is None and (killed := first_killed(missing, cached.pods, list_killed)):
             role, k = killed
             text = ending_text(ReplicaEnd(0, outside="its pod was deleted"))
             self._observer.note_failure(record, failure_message(role.name, k, text, record.attempt))
@@ -251,11 +251,11 @@ class KubernetesScheduler(
         return self._observer.work(app.app_id, report_refusals=True) or found
 
     def _final(self, app: App) -> DescribeAppResponse | None:
-        known = self._catalog.of(app.app_id)
-        if known.final is None or not app.jobs:
+        cached = self._catalog.of(app.app_id)
+        if cached.final is None or not app.jobs:
             return None
-        same = known.final_of == {job.uid for job in app.jobs.values() if not job.deleting}
-        return known.final if same else None
+        same = cached.final_of == {job.uid for job in app.jobs.values() if not job.deleting}
+        return cached.final if same else None
 
     def _readable(
         self, app: App | None, assessed: tuple[App, Plan, Assessment] | None, now: float
@@ -276,51 +276,51 @@ class KubernetesScheduler(
         if assessed is None:
             return self._final(app) if app else None
         app, plan, assessment = assessed
-        known = self._catalog.of(app.app_id)
-        if known.final is not None and app.record is not None and not app.record.deleting:
-            return known.final  # keep the end while the TTL removes the Jobs
+        cached = self._catalog.of(app.app_id)
+        if cached.final is not None and app.record is not None and not app.record.deleting:
+            return cached.final  # keep the end while the TTL removes the Jobs
         response = self._with_wait(app, plan, assessment, now)
-        if kept := [pod.finished or now for pod in known.pods if pod.kept_by]:
+        if kept := [pod.finished or now for pod in cached.pods if pod.kept_by]:
             response.act_in_s = max(0.0, min(kept) + plan.sidecar_grace_s - now) + _SECOND_S
-        if response.state is AppState.FAILED and (killed := killed_pod(app, known.pods)):
+        if response.state is AppState.FAILED and (killed := killed_pod(app, cached.pods)):
             cause = self._events.cause_of_kill(killed)
             response.msg += f"; {cause}" if cause else ""
         if response.state is AppState.RUNNING:
-            known.running_attempt, known.queued = app.attempt, ""
-        if is_terminal(response.state) and known.request is not None and app.jobs:
-            known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
+            cached.running_attempt, cached.queued = app.attempt, ""
+        if is_terminal(response.state) and cached.request is not None and app.jobs:
+            cached.final, cached.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
 
     def _with_wait(self, app: App, plan: Plan, assessment: Assessment, now: float) -> DescribeAppResponse:
         """Return the response for an app, with the reason if it waits."""
-        known = self._catalog.of(app.app_id)
-        response = response_from(app, plan, assessment, known.pods, known.request)
+        cached = self._catalog.of(app.app_id)
+        response = response_from(app, plan, assessment, cached.pods, cached.request)
         if response.state is AppState.PENDING:
             # An app that ran is RUNNING, because counters of Jobs lag behind; unless its queue has evicted it.
             held = self._is_held(app, plan, response.msg)
-            if known.running_attempt is not None and not held:
+            if cached.running_attempt is not None and not held:
                 running = dataclasses.replace(assessment, state=AppState.RUNNING)
-                response = response_from(app, plan, running, known.pods, known.request)
+                response = response_from(app, plan, running, cached.pods, cached.request)
             elif held:
                 response.msg = self._queued(app, plan) or NONE
             elif response.msg == NONE:
-                response.msg = self._events.reason_to_wait(app, known, now) or NONE
-                response.is_stuck |= is_lost_source(response.msg)
+                response.msg = self._events.reason_to_wait(app, cached, now) or NONE
+                response.is_stuck |= is_missing_source(response.msg)
         if response.state is AppState.RUNNING and assessment.settled:
             self._add_wait(app, plan, response, now)
         return response
 
     def _add_wait(self, app: App, plan: Plan, response: DescribeAppResponse, now: float) -> None:
         """Add to a running app why a part of it waits: a retry, or one of several replicas."""
-        known = self._catalog.of(app.app_id)
-        found = waits_again(app, plan, known.pods)
+        cached = self._catalog.of(app.app_id)
+        found = pending_part(app, plan, cached.pods)
         if found is None:
             return
         role_name, k, waiting, since = found
         reason = waits_for([waiting]) if isinstance(waiting, Pod) else ""
         if not reason and now - since > _SILENT_S:
-            reason = self._events.reason_of(known, waiting, since)
-            response.is_stuck |= is_lost_source(reason)
+            reason = self._events.reason_of(cached, waiting, since)
+            response.is_stuck |= is_missing_source(reason)
         if reason:
             text = f"{role_name if k is None else f'{role_name}/{k}'} waits to start: {reason}"
             response.msg = text if response.msg == NONE else f"{response.msg}; {text}"
@@ -350,11 +350,11 @@ class KubernetesScheduler(
         self, app: App, now: float, records: Mapping[str, AppRecord] | None, *, alone: bool
     ) -> tuple[App, Plan, Assessment] | None:
         """Assess an app and do its next steps; None if it does not exist."""
-        known = self._catalog.of(app.app_id)
+        cached = self._catalog.of(app.app_id)
         plan = app.plan()
         assessment = assess(app, plan, now) if plan is not None else None
         is_listed = records is not None and app.app_id in records
-        if assessment is None or assessment.unclear or is_listed or (alone and known.request is None):
+        if assessment is None or assessment.unclear or is_listed or (alone and cached.request is None):
             try:
                 app.record = (
                     self._catalog.record(app.app_id)
@@ -374,7 +374,7 @@ class KubernetesScheduler(
             assessment = assess(app, plan, now)
         assert plan is not None
         if app.record is not None and app.record.deleting:
-            if known.final is not None or assessment.state not in _LIVE:
+            if cached.final is not None or assessment.state not in _LIVE:
                 # The rest is removed within seconds, or when a finalizer allows it.
                 self._catalog.forget(app.app_id)
                 return None
@@ -390,27 +390,27 @@ class KubernetesScheduler(
         """Return whether an app waits for its queue, or for a user who has suspended it."""
         if plan.queue:
             return any(job.held for (_, attempt), job in app.jobs.items() if attempt == app.attempt)
-        known = self._catalog.of(app.app_id)
+        cached = self._catalog.of(app.app_id)
         # Each attempt of a group is queued again, and its pods may not exist yet.
-        waits = known.running_attempt != app.attempt and not any(pod.app_attempt == app.attempt for pod in known.pods)
+        waits = cached.running_attempt != app.attempt and not any(pod.app_attempt == app.attempt for pod in cached.pods)
         return plan.group is not None and (waits or msg.startswith(GATED))
 
     def _queued(self, app: App, plan: Plan) -> str:
         """Return why a queue or a user holds an app back."""
-        known = self._catalog.of(app.app_id)
-        if known.queued_attempt != app.attempt:
-            known.queued, known.queued_at, known.queued_attempt = "", float("-inf"), app.attempt
-        if time.monotonic() - known.queued_at > _QUEUED_S:
-            known.queued_at = time.monotonic()
+        cached = self._catalog.of(app.app_id)
+        if cached.queued_attempt != app.attempt:
+            cached.queued, cached.queued_at, cached.queued_attempt = "", float("-inf"), app.attempt
+        if time.monotonic() - cached.queued_at > _QUEUED_S:
+            cached.queued_at = time.monotonic()
             found = queue_state(self.cluster, app, plan)
             # If the queue cannot be read now, keep the last reason.
-            if found is not None or not known.queued:
-                known.queued = self._after_attempts(app, (found.reason if found else "") or HELD)
+            if found is not None or not cached.queued:
+                cached.queued = self._after_attempts(app, (found.reason if found else "") or HELD)
             if found is not None and plan.queue:
                 self._observer.count_preemptions(app, found.evictions)
-                if not found.reason and known.running_attempt is not None:
-                    known.queued_at = float("-inf")  # just suspended: the reason and the count follow soon
-        return known.queued
+                if not found.reason and cached.running_attempt is not None:
+                    cached.queued_at = float("-inf")  # just suspended: the reason and the count follow soon
+        return cached.queued
 
     def _after_attempts(self, app: App, reason: str) -> str:
         """Return the reason with the cause that ended the previous attempt."""
@@ -539,7 +539,8 @@ class KubernetesScheduler(
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
             raise ValueError(
-                f"role {role_name!r}: 'kubernetes' does not keep {streams.value} apart from the rest; ask for combined"
+                f"role {role_name!r}: Kubernetes stores stdout and stderr as one stream; use streams='combined' "
+                f"instead of {streams.value!r}, or leave it out"
             )
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]

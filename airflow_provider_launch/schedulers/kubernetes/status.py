@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
 from airflow_provider_launch.schedulers.kubernetes.containers import MAX_MESSAGE, STARTING, failed_among
@@ -20,7 +21,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import UntrustedError, clean_text, parse_json
 
-_TEXT, _MAX_REPLY = 500, 64 * 1024
+_TEXT, _MAX_ERROR = 500, 64 * 1024
 
 Newest = dict[tuple[str, int], Pod]
 
@@ -45,7 +46,7 @@ def response_from(
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         replicas[role.name] = [
-            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader)
+            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, has_leader=plan.leader)
             for k in range(role.num_replicas)
         ]
     msg = assessment.msg
@@ -70,29 +71,29 @@ def response_from(
     response.is_stuck = assessment.state in {AppState.PENDING, AppState.RUNNING} and any(
         map(_is_stuck, newest.values())
     )
-    names = plan.titles
+    names = plan.role_names
     response.early_logs = frozenset(
         (names.get(pod.role, pod.role), pod.replica)
         for pod in newest.values()
         if not pod.has_started and any(one.has_started for one in pod.others if one.name in plan.container_logs)
     )
     if assessment.state is AppState.FAILED and failed:
-        response.structured_error_msg = _reply(failed)
+        response.structured_error_msg = _error_document(failed)
     return response
 
 
 def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     """Return which replica failed first, and why."""
-    names = plan.titles
+    names = plan.role_names
     if pod := _first_failed(app, newest):
         name = names.get(pod.role, pod.role)
         return failure_message(name, pod.replica, ending_text(_end_of(pod)), pod.app_attempt + pod.attempt)
-    for role, own, k in failed_without_pod(app, plan, newest.values()):
-        if own.failing is None or own.failing.reason != "PodFailurePolicy":
+    for role, job, k in failed_without_pod(app, plan, newest.values()):
+        if job.failing is None or job.failing.reason != "PodFailurePolicy":
             return failure_message(role.name, k, REMOVED, app.attempt)
     for role in plan.roles:
-        job = app.jobs.get((role.slug, app.attempt))
-        if job and (failing := job.failing):
+        found = app.jobs.get((role.slug, app.attempt))
+        if found and (failing := found.failing):
             return f"{role.name} failed: {_condition_text(failing)}"
     return NONE
 
@@ -109,10 +110,10 @@ _REFUSED = re.compile(
     r"(?![.:-]*\w)",
     re.IGNORECASE,
 )
-"""Answers of registries that another pull would not change; any other answer may be an outage."""
+"""Words in the error of a registry that mean that another pull cannot succeed; any other error may be temporary."""
 _NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|denied for) [^\s,]+')
 """Names of images and registries in a message; names with a slash are found by the slash."""
-_LOST_SOURCE = re.compile(
+_MISSING_SOURCE = re.compile(
     r'\b(?:secret|configmap|persistentvolumeclaim) "[^"]*" not found|references non-existent \w+ key'
 )
 
@@ -131,22 +132,30 @@ def is_refused_pull(message: str) -> bool:
     return bool(_REFUSED.search(" ".join(" " if "/" in word else word for word in rest.split())))
 
 
-def is_lost_source(reason: str) -> bool:
+def is_missing_source(reason: str) -> bool:
     """Return whether the newest event of a pod reports a missing Secret, ConfigMap or claim."""
-    return reason.startswith("FailedMount: ") and bool(_LOST_SOURCE.search(reason))
+    return reason.startswith("FailedMount: ") and bool(_MISSING_SOURCE.search(reason))
 
 
-def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | None, Pod | Job, float] | None:
-    """Return the part of a started app that waits, or None.
+class WaitingPart(NamedTuple):
+    """A part of a started app that waits."""
 
-    The parts of the tuple: role; replica, or None if several replicas wait; its pod, or the Job that has not created
-    one; epoch seconds since when it waits.
-    """
+    role: str
+    replica: int | None
+    """None if several replicas of the role wait, or it is not known which."""
+    source: Pod | Job
+    """The pod that waits, or the Job that has not created it."""
+    since: float
+    """Epoch seconds since when it waits."""
+
+
+def pending_part(app: App, plan: Plan, pods: Iterable[Pod]) -> WaitingPart | None:
+    """Return the first part of a started app that waits; None if nothing waits."""
     newest = newest_attempts(pods, app.attempt)
-    names = plan.titles
+    names = plan.role_names
     for (slug, k), pod in sorted(newest.items()):
         if not pod.has_started and not pod.over and not pod.deleting:
-            return names.get(slug, slug), k, pod, pod.created
+            return WaitingPart(names.get(slug, slug), k, pod, pod.created)
     for slug, job in sorted((slug, job) for (slug, attempt), job in app.jobs.items() if attempt == app.attempt):
         if job.finished or job.suspended or job.ended or job.failing or job.started is None:
             continue
@@ -154,7 +163,7 @@ def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | N
         missing = job.completions - job.active - len(job.completed)
         if missing > 0 and (done or not any(role == slug for role, _ in newest)):
             since = max((pod.finished or pod.created for pod in done), default=job.started)
-            return names.get(slug, slug), done[0].replica if len(done) == 1 else None, job, since
+            return WaitingPart(names.get(slug, slug), done[0].replica if len(done) == 1 else None, job, since)
     return None
 
 
@@ -203,17 +212,17 @@ def _end_of(pod: Pod) -> ReplicaEnd:
         start_error=" ".join(pod.end_message.split())[:_TEXT] if pod.ended_by == "StartError" else "",
         preempted=pod.disruption or "",
         # An eviction is the cause; the signal to the program only follows from it.
-        beside=evicted or (side_container.end if side_container else ""),
+        other_failure=evicted or (side_container.end if side_container else ""),
         last_lines=side_container.last_lines if side_container and not evicted else "",
         note=note if pod.reason or pod.exit_code is None else "",
     )
 
 
 def _replica(
-    role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state: AppState, *, led: bool
+    role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state: AppState, *, has_leader: bool
 ) -> ReplicaStatus:
     status = ReplicaStatus(
-        id=k, state=_state(job, pod, k, state, led=led), role=role.name, hostname=pod.node if pod else ""
+        id=k, state=_state(job, pod, k, state, has_leader=has_leader), role=role.name, hostname=pod.node if pod else ""
     )
     if pod is None:
         if job and k in job.completed:
@@ -226,23 +235,23 @@ def _replica(
     status.end_time = int(pod.finished) if pod.finished else None
     status.reason = _reason(pod, status.state)
     if status.state is AppState.FAILED:
-        status.structured_error_msg = _reply(pod)
+        status.structured_error_msg = _error_document(pod)
     return status
 
 
 def _state(  # noqa: PLR0911 - a table
-    job: Job | None, pod: Pod | None, k: int, state: AppState, *, led: bool
+    job: Job | None, pod: Pod | None, k: int, state: AppState, *, has_leader: bool
 ) -> AppState:
     if (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
         return AppState.SUCCEEDED
     if job and job.ended == SIDECARS and pod and pod.over and pod.exit_code == 0:
         return AppState.SUCCEEDED
     if state is AppState.SUCCEEDED:
-        return AppState.CANCELLED if led else AppState.SUCCEEDED
+        return AppState.CANCELLED if has_leader else AppState.SUCCEEDED
     if pod is not None and pod.stopped:
         return AppState.CANCELLED  # the launcher stopped it, so its exit code does not matter
-    over = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))
-    if pod is not None and pod.phase == "Failed" and over:
+    has_ended = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))
+    if pod is not None and pod.phase == "Failed" and has_ended:
         return AppState.FAILED
     if is_terminal(state):
         return AppState.CANCELLED  # its pod was removed, or never created
@@ -260,7 +269,7 @@ def _reason(pod: Pod, state: AppState) -> str | None:
     return ending_reason(end, pod.reason or None)
 
 
-def _reply(pod: Pod) -> str:
+def _error_document(pod: Pod) -> str:
     """Return the error that the program wrote to `TORCHELASTIC_ERROR_FILE`.
 
     The result of the program is in the same termination message, so only a document with a `message` is an error.
@@ -269,7 +278,7 @@ def _reply(pod: Pod) -> str:
     if not text or not pod.exit_code or pod.ended_by == "StartError":
         return NONE
     try:
-        document = parse_json(text, _MAX_REPLY)
+        document = parse_json(text, _MAX_ERROR)
     except UntrustedError:
         return text  # the last lines of its log, if an overlay requests them
     return text if isinstance(document, dict) and "message" in document else NONE

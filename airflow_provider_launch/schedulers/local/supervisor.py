@@ -169,12 +169,12 @@ class _Supervisor:
             self._lease()
         decision = self._decide()
         final = self._end_reason(decision)
-        if final is None and decision.next is RetryAction.GO_ON and self._fail_foreign_stops():
+        if final is None and decision.next is RetryAction.CONTINUE and self._fail_foreign_stops():
             decision = self._decide()
             final = self._end_reason(decision)
         # Before a retry is started, because it replaces the failed attempt.
         message = self._failure(decision) if decision.cause else ""
-        if final is None and decision.next is RetryAction.GO_ON:
+        if final is None and decision.next is RetryAction.CONTINUE:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
                     raise FileNotFoundError(layout.APP)  # the app was removed

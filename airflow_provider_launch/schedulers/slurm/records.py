@@ -40,7 +40,7 @@ class Job:
     """`<spec hash>:<instance>` of the app, as in its record."""
     nonce: str
     has_nodes: bool = False
-    """Whether it has or had nodes, so that its start has at least begun."""
+    """Whether the job has or had nodes. If not, its script was never started."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Record:
 
     app_id: str
     created: str = ""
-    """Inode and time of `id`, which differ for a later app with the same id; file systems reuse inodes."""
+    """Inode and time of the file `id`. A later app with the same id has another time, even if the inode is reused."""
     claim: str = ""
     end: str = ""
     """`state,reason,time`."""
@@ -58,12 +58,12 @@ class Record:
     terminated: bool = False
     """Whether a signal ended its job, sent by the launcher, another user or Slurm."""
     alive: float = 0.0
-    """Time of the last sign of life of its job."""
+    """Epoch seconds of the last change of the file `alive`, which the job changes while it runs."""
     submitted: float = 0.0
     changed: str = ""
     """Changes with each new record of an attempt."""
     damage: str = ""
-    """The part that was not written by our scripts."""
+    """The part of the record that our scripts did not write; empty if there is none."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps, most_attempts
+from airflow_provider_launch.schedulers.slurm.app_cache import AppCache, CachedApp, most_attempts
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import FORGED_END, Job, Observation, Record
@@ -53,14 +53,15 @@ _RESULTS_AT_ONCE = 50
 _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 _DEAD_S = 120.0
-"""Seconds without a sign of life after which the job of a deleted app counts as ended; it gives one every 15."""
+"""Seconds after which the job of a deleted app counts as ended, counted from the last change of its file `alive`. A
+running job changes that file every 15 s."""
 
 
 class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
-    """Runs each app as one job, whose script runs the attempts and keeps the record in a shared directory.
+    """Runs each app as one job. The script of the job runs the attempts and keeps the record in a shared directory.
 
-    That directory is authoritative, and Slurm adds the state of the job. Every process that reaches both sees the same
-    apps.
+    The directory decides the state of the app; Slurm adds the state of the job. Every process that can read both sees
+    the same apps.
     """
 
     name: ClassVar[str] = "slurm"
@@ -83,7 +84,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
     def __init__(self, session_name: str, connection: SlurmConnection | None = None) -> None:
         super().__init__(session_name, connection)
         self._store = Store(self.connection, _transport(self.connection))
-        self._known = KnownApps(self._store)
+        self._cache = AppCache(self._store)
         # Without ssh the root is a directory of this host.
         self._mount = self.connection.mount or (None if self.connection.ssh_host else self.connection.root)
         # Several followers call describe from their threads.
@@ -126,7 +127,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         Deleted apps that have ended are removed.
         """
         with self._mutex:
-            apps, damaged = self._known.load(seen.records)
+            apps, damaged = self._cache.load(seen.records)
             damaged |= _damaged(seen)
             apps = {app_id: app for app_id, app in apps.items() if app_id not in damaged}
             standings = self._standings(seen, apps)
@@ -137,22 +138,22 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             damaged = {app_id: text for app_id, text in damaged.items() if app_id not in dead}
             left = {app_id: apps[app_id] for app_id in standings if app_id not in gone}
             # An app without a claim has no attempts yet.
-            damaged |= self._known.load_attempts([app for app in left.values() if app.record.claim])
+            damaged |= self._cache.load_attempts([app for app in left.values() if app.record.claim])
             responses = {}
             for app_id, app in left.items():
                 if app_id in damaged:
                     continue
                 found = until_stopped(standings[app_id], app.record, app.request, app.attempts, seen.now)
                 if found.reason == "nostart":
-                    found = replace(found, msg=self._known.last_log_line(app) or found.msg)
+                    found = replace(found, msg=self._cache.last_log_line(app) or found.msg)
                 response = response_from(app.record, found, app.request, app.attempts)
                 if response.state is AppState.FAILED:
-                    self._known.load_errors(app)
+                    self._cache.load_errors(app)
                     add_error_files(response, app.error)
                 responses[app_id] = response
         return responses, damaged
 
-    def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
+    def _standings(self, seen: Observation, apps: Mapping[str, CachedApp]) -> dict[str, Standing]:
         """Return the state of each app. Records new ends, and returns the recorded end if there was an earlier one.
 
         An app whose recorded end is forged is left out, and its record gets a damage.
@@ -201,7 +202,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         seen = self._store.observe(None)
         responses, damaged = self._responses(seen)
         for app_id, response in responses.items():
-            name = self._known.app(app_id).request.name
+            name = self._cache.app(app_id).request.name
             owner, created = owner_of(response.metadata), seen.records[app_id].submitted or None
             rows.append(ListAppResponse(app_id, response.state, name=name, owner=owner, created_at=created))
         for app_id in damaged:
@@ -227,7 +228,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         if found is None:
             raise UnknownAppException(app_id)
         with self._mutex:
-            paths = self._known.app(app_id).newest_paths(0, "result")
+            paths = self._cache.app(app_id).newest_paths(0, "result")
         for at in range(0, len(paths), _RESULTS_AT_ONCE):
             some = paths[at : at + _RESULTS_AT_ONCE]
             files = self._store.read([path for path in some if path], RESULT_LIMIT_BYTES, whole=True)
@@ -290,7 +291,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         if not self._is_app_id(app_id):
             return None
         with self._mutex:
-            return self._known.request(app_id)
+            return self._cache.request(app_id)
 
 
 create_scheduler = SlurmScheduler.create
@@ -320,7 +321,7 @@ def _damaged(seen: Observation) -> dict[str, str]:
     }
 
 
-def _is_left_over(app: KnownApp, found: Standing) -> bool:
+def _is_left_over(app: CachedApp, found: Standing) -> bool:
     return app.record.deleted and is_terminal(found.state)
 
 

@@ -71,15 +71,17 @@ _STUCK = frozenset(
     }
 )
 _STUCK_AT_A_LIMIT = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)\w*")
-"""The job alone exceeds the limit of a job; limits of a user or group end when other jobs end."""
+"""Limits of a single job, which the job exceeds by itself. Limits of a user or group no longer apply when other jobs
+end."""
 FORGOTTEN = frozenset({"lost", "unstarted"})
 """Reasons of ends for which the accounting of the cluster may have more details."""
 _STEPS_SEEN = frozenset({"exit", "nostart", "limit", "TimeLimit"})
-"""Reasons of ends before which srun has seen all replicas end. With other reasons replicas may still run."""
+"""Reasons that are recorded after srun has seen all replicas end. With other reasons replicas may still run."""
 _STOPS_S = 5.0
-"""Seconds that a replica may need to check for the end, and to record that its program is dead."""
+"""Seconds within which a replica notices the end and records that its program is dead."""
 _UNSEEN_S = 60.0
-"""Seconds without a sign of life after which a job unknown to Slurm counts as ended; it gives one every 15."""
+"""Seconds after which a job that Slurm does not list counts as ended, counted from the last change of its file `alive`.
+A running job changes that file every 15 s."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Standing:
     """The reason, as in the record of the end."""
     msg: str = NONE
     claim: str = ""
-    """With a new end: the value to claim the app with, so that no job can win the claim any more."""
+    """For a new end of an unclaimed app: the value with which the observer claims the app, so that no job starts it."""
     is_new: bool = False
     """Whether the end must still be recorded."""
     is_stuck: bool = False

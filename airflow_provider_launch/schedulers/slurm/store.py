@@ -55,11 +55,11 @@ _UNREACHED = (
 
 _NO_ACCOUNTS_S = 60.0
 _BYTES_PER_S = 1_000_000
-"""Minimum speed of a connection."""
+"""Minimum speed of a connection, from which the time limit of an upload is computed."""
 _BATCH = 500
-"""Files read by one script, which starts some processes for each."""
+"""Maximum number of files that one script reads, because it starts some processes for each file."""
 _MOST_NAMES = 300_000
-"""Maximum records of attempts of one app: more than ten attempts of ten thousand replicas."""
+"""Maximum records of attempts of one app; enough for ten attempts of ten thousand replicas."""
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")

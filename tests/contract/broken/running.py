@@ -200,13 +200,13 @@ class TellsNoReplicaItsNumber(ChangesTheReplica):
         del replica["env"]["LAUNCH_REPLICA_ID"]
 
 
-@caught_by("test_missing_program_fails_the_app_and_is_named", "test_a_program_with_a_blank_in_its_name_runs")
+@caught_by("test_missing_program_fails_the_app_and_is_named", "test_a_program_with_a_space_in_its_name_runs")
 class SplitsTheProgramAtBlanks(ChangesTheReplica):
     def changed(self, replica: dict[str, Any], role: Role) -> None:
         replica["argv"] = [*role.entrypoint.split(), *replica["argv"][1:]]
 
 
-@caught_by("test_a_program_with_a_blank_in_its_name_runs")
+@caught_by("test_a_program_with_a_space_in_its_name_runs")
 class PutsTheProgramIntoQuotes(ChangesTheReplica):
     """Quotes for a shell, although no shell is used."""
 

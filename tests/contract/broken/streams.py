@@ -26,9 +26,9 @@ class _OneRead(LogStream):
 
     sock = property(lambda self: self._ours)
     cursor = property(lambda self: self._cursor)
-    is_placed = True
+    is_positioned = True
 
-    def begin(self) -> list[LogLine]:
+    def start(self) -> list[LogLine]:
         return self._lines
 
     def feed(self, data: bytes) -> list[LogLine]:

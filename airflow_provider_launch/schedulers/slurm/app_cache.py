@@ -30,13 +30,14 @@ _ERRORS_BYTES = 32 * 1024 * 1024
 _DAMAGED_S = 60.0
 """Seconds until a damaged record is read again, because a user may have repaired it."""
 _MOST_READS = 20
-"""Maximum reads of one app's request in that time: a program may keep replacing it, and each read delays all apps."""
+"""Maximum reads of one app's request within `_DAMAGED_S`, because a program may keep replacing the file, and each read
+delays all apps."""
 _FEW_ATTEMPTS = 1000
 """Number of attempts that an app may always have, whatever its retries."""
 
 
 @dataclass
-class KnownApp:
+class CachedApp:
     """A cached app. Its request never changes, its attempts change only while it runs."""
 
     record: Record
@@ -48,7 +49,7 @@ class KnownApp:
     errors: dict[str, str] | None = None
     last_log_line: str | None = None
     _newest_of: tuple[list[Attempt], dict[tuple[int, int], Attempt]] = field(default_factory=lambda: ([], {}))
-    """The attempts, and what `_newest` made of them."""
+    """The attempts, and the mapping that `_newest` computed from them."""
 
     def newest_paths(self, role: int, name: str) -> list[str]:
         """Return the path of a file in the last attempt of each replica of a role; empty if there is no attempt."""
@@ -78,12 +79,12 @@ class KnownApp:
         return f"{self.record.app_id}/run/{at.app_attempt}/{slug}/{at.replica}/{at.number}/{name}"
 
 
-class KnownApps:
+class AppCache:
     """The cache of recently requested apps. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._apps: OrderedDict[str, KnownApp] = OrderedDict()
+        self._apps: OrderedDict[str, CachedApp] = OrderedDict()
         self._damaged: dict[str, tuple[str, float, str]] = {}
         """App id to its version, the time of the next read, and the error."""
         self._reads: dict[str, tuple[int, float]] = {}
@@ -91,7 +92,7 @@ class KnownApps:
         self._overfull: dict[str, tuple[float, str]] = {}
         """App id to the time when its attempts are read again, and their error."""
 
-    def app(self, app_id: str) -> KnownApp:
+    def app(self, app_id: str) -> CachedApp:
         """Return a loaded app."""
         return self._apps[app_id]
 
@@ -107,7 +108,7 @@ class KnownApps:
             raise AppUnavailableError(text)
         return self._apps[app_id].request if app_id in self._apps else None
 
-    def load(self, records: Mapping[str, Record]) -> tuple[dict[str, KnownApp], dict[str, str]]:
+    def load(self, records: Mapping[str, Record]) -> tuple[dict[str, CachedApp], dict[str, str]]:
         """Return the apps of these records, and the errors of apps with damaged records.
 
         Apps that were deleted meanwhile are left out.
@@ -148,10 +149,10 @@ class KnownApps:
                 damaged[app_id] = one
                 self._damaged[app_id] = wanted[app_id].created, now + _DAMAGED_S, one
             else:
-                self._apps[app_id] = KnownApp(wanted[app_id], *one)
+                self._apps[app_id] = CachedApp(wanted[app_id], *one)
         return damaged
 
-    def load_attempts(self, apps: Iterable[KnownApp]) -> dict[str, str]:
+    def load_attempts(self, apps: Iterable[CachedApp]) -> dict[str, str]:
         """Read the attempts of the apps that have new ones; return the errors of apps whose attempts are unreadable."""
         # On NFS the time of a directory may be outdated, but reading it shows all files: always read it at the end.
         now = time.monotonic()
@@ -177,7 +178,7 @@ class KnownApps:
         ids = (app.record.app_id for app in changed)
         return {app_id: self._overfull[app_id][1] for app_id in ids if app_id in self._overfull}
 
-    def last_log_line(self, app: KnownApp) -> str:
+    def last_log_line(self, app: CachedApp) -> str:
         """Return the last line of srun, or of the script, in the log of an ended app; empty if there is none."""
         if app.last_log_line is None:
             path = f"{app.record.app_id}/job.log"
@@ -188,7 +189,7 @@ class KnownApps:
             app.last_log_line = clean_text((of_srun or lines or [""])[-1])[:_LINE_CHARS]
         return app.last_log_line
 
-    def load_errors(self, app: KnownApp) -> None:
+    def load_errors(self, app: CachedApp) -> None:
         """Read the errors that the replicas of a failed app wrote, once."""
         if app.errors is None:
             paths = app.failed_paths("error.json")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow.stream_engine import StreamEngine
+from airflow_provider_launch.follow.stream_loop import StreamLoop
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.util.http_answer import Body, HttpTarget, RefusedError, open_answer
@@ -44,7 +44,7 @@ class PlainLines:
             lines.append(LogLine(text.decode() + "\n", Stream.STDOUT))
         return lines
 
-    def is_placed(self) -> bool:
+    def is_positioned(self) -> bool:
         return not self.seek
 
     def cursor(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def opened(target: HttpTarget, parser: PlainLines | None = None, *, is_remote: b
     return LogStream(answer, parser or PlainLines(), host=target.name, cursor_of=cursor_of, is_remote=is_remote)
 
 
-def follow(engine: StreamEngine, stream: LogStream, taker: Taker) -> Taker:
+def follow(engine: StreamLoop, stream: LogStream, taker: Taker) -> Taker:
     assert engine.reserve()
     engine.add(stream, taker)
     return taker
@@ -151,9 +151,9 @@ class Failing:
         raise TypeError(f"unexpected {self.where}")
 
 
-@pytest.mark.parametrize("place", ["feed", "cursor", "is_placed", "on_lines", "on_end", "refusal"])
+@pytest.mark.parametrize("place", ["feed", "cursor", "is_positioned", "on_lines", "on_end", "refusal"])
 def test_an_unexpected_error_closes_one_stream_and_is_reported(server, caplog, place):
-    engine = StreamEngine()
+    engine = StreamLoop()
     go_on = threading.Event()
 
     def act(connection: socket.socket) -> None:
@@ -178,11 +178,11 @@ def test_an_unexpected_error_closes_one_stream_and_is_reported(server, caplog, p
     later = follow(engine, opened(server(lambda c: c.sendall(HEADER + chunk(b"c\n") + LAST))), Taker())
     assert later.ended.wait(60)
     assert later.lines == ["c\n"]
-    assert place == "is_placed" or f"unexpected {place}" in caplog.text
+    assert place == "is_positioned" or f"unexpected {place}" in caplog.text
 
 
 def test_the_thread_of_all_streams_comes_back_when_it_fails(server, caplog):
-    engine = StreamEngine()
+    engine = StreamLoop()
 
     def act(connection: socket.socket) -> None:
         connection.sendall(HEADER)
@@ -226,14 +226,14 @@ def test_a_refusal_has_the_message_of_the_server(server):
 
 
 def test_the_last_chunk_is_the_end_of_the_program(server):
-    taker = follow(StreamEngine(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\nrest") + LAST))), Taker())
+    taker = follow(StreamLoop(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\nrest") + LAST))), Taker())
 
     assert taker.ended.wait(5)
     assert (taker.lines, taker.end) == (["a\n", "b\n"], StreamEnd.ENDED)
 
 
 def test_a_connection_that_ends_within_a_chunk_is_cut(server):
-    taker = follow(StreamEngine(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\n")[:-3]))), Taker())
+    taker = follow(StreamLoop(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\n")[:-3]))), Taker())
 
     assert taker.ended.wait(5)
     assert (taker.lines, taker.end) == (["a\n"], StreamEnd.CUT)
@@ -243,7 +243,7 @@ def test_messages_of_the_engine_are_not_lines(server):
     """A node without free watchers returns an error message instead of a log, with status 200."""
     target = server(lambda c: c.sendall(HEADER + chunk(b"a\nfailed to create a watcher") + LAST))
     stream = opened(target)
-    taker = follow(StreamEngine(), stream, Taker())
+    taker = follow(StreamLoop(), stream, Taker())
 
     assert taker.ended.wait(5)
     assert (taker.lines, taker.end) == (["a\n"], StreamEnd.REFUSED)
@@ -257,7 +257,7 @@ def test_a_position_that_does_not_come_ends_the_stream(server):
         connection.sendall(HEADER + chunk(b"x\ny\n"))
         time.sleep(10)
 
-    taker = follow(StreamEngine(), opened(server(act), PlainLines(seek=b"a")), Taker())
+    taker = follow(StreamLoop(), opened(server(act), PlainLines(seek=b"a")), Taker())
 
     assert taker.ended.wait(5)
     assert (taker.lines, taker.end) == ([], StreamEnd.LOST)
@@ -271,7 +271,7 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
             time.sleep(0.01)
         connection.sendall(LAST)
 
-    engine, target = StreamEngine(), server(act)
+    engine, target = StreamLoop(), server(act)
     takers = [follow(engine, opened(target), Taker()) for _ in range(30)]
 
     assert all(taker.ended.wait(20) for taker in takers)
@@ -285,7 +285,7 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
 
 def test_the_thread_starts_without_the_lock(server, monkeypatch):
     """Starting a thread may collect garbage: closing a follower takes the lock, and both would wait."""
-    engine, waits, plain = StreamEngine(), [], threading.Thread
+    engine, waits, plain = StreamLoop(), [], threading.Thread
 
     class Collecting(plain):
         def start(self) -> None:
@@ -315,7 +315,7 @@ def test_a_paused_subscriber_gets_no_lines_and_loses_none(server):
             sent.append(number)
         connection.sendall(LAST)
 
-    engine = StreamEngine()
+    engine = StreamLoop()
     stream = opened(server(act))
     taker = follow(engine, stream, Taker(limit=1000))
     deadline = time.monotonic() + 10
@@ -358,7 +358,7 @@ def test_a_flood_does_not_delay_another_stream(server):
 
     late: list[float] = []
     taker = Clock()
-    engine = StreamEngine()
+    engine = StreamLoop()
     flooded = opened(server(flood))
     follow(engine, flooded, Drop())
     follow(engine, opened(server(talk)), taker)
@@ -374,7 +374,7 @@ def test_a_closed_stream_brings_nothing_more(server):
         over.wait(10)
 
     over = threading.Event()
-    engine = StreamEngine()
+    engine = StreamLoop()
     stream = opened(server(act))
     taker = follow(engine, stream, Taker())
     engine.close(stream)
@@ -390,15 +390,15 @@ def test_a_closed_stream_brings_nothing_more(server):
 
 def test_a_silent_connection_is_reopened(server, monkeypatch):
     """It may be dead without a word: no packet says so."""
-    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.3)
-    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SEEK_S", 0.1)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop._SILENT_S", 0.3)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop._SEEK_S", 0.1)
 
     def act(connection: socket.socket) -> None:
         connection.sendall(HEADER + chunk(b"a\n"))
         time.sleep(10)
 
     target = server(act)
-    engine = StreamEngine()
+    engine = StreamLoop()
     remote, near = (follow(engine, opened(target, is_remote=is_remote), Taker()) for is_remote in (True, False))
 
     assert remote.ended.wait(5)
@@ -408,19 +408,19 @@ def test_a_silent_connection_is_reopened(server, monkeypatch):
 
 def test_the_number_of_streams_is_limited(server, monkeypatch):
     """Beyond them logs are read in turns; a stream that was silent for long is closed for another one."""
-    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine.MAX_STREAMS", 2)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop.MAX_STREAMS", 2)
 
     def act(connection: socket.socket) -> None:
         connection.sendall(HEADER)
         time.sleep(10)
 
     target = server(act)
-    engine = StreamEngine()
+    engine = StreamLoop()
     takers = [follow(engine, opened(target, is_remote=False), Taker()) for _ in range(2)]
     assert not engine.reserve()
     assert not any(taker.ended.wait(0.2) for taker in takers)
 
-    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.01)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop._SILENT_S", 0.01)
     assert not engine.reserve()
     assert takers[0].ended.wait(5)
     assert engine.reserve()

@@ -29,22 +29,22 @@ from airflow_provider_launch.schedulers.logs import LogLine
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 200
-"""Open streams of one process."""
+"""Maximum number of open streams in one process."""
 BUFFERED_BYTES = 8 * 1024 * 1024
-"""Limit of text that all streams together have read and no consumer has taken yet."""
+"""Maximum bytes of lines that all streams together have read and no consumer has taken yet."""
 _BLOCK_BYTES = 64 * 1024
 _SEEK_S, _SEEK_MAX_S = 1.0, 3.0
-"""While a stream seeks the requested position: seconds that it may be silent, and that it may take."""
+"""Maximum seconds of silence, and in all, while a stream seeks the requested position."""
 _SILENT_S, _SILENT_UNRELIABLE_S = 300.0, 60.0
 """Idle network streams are reopened after this many seconds, because a dead connection gives no signal."""
 _CHECK_S = 30.0
 
 
 class Subscriber(Protocol):
-    """Takes the lines of a stream. Called on the engine's thread, so it must not block."""
+    """Takes the lines of a stream. Called on the stream thread, so it must not block."""
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
-        """Take lines; return False to pause until `StreamEngine.resume`."""
+        """Take lines; return False to pause until `StreamLoop.resume`."""
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
         """Handle the end of the stream, which is closed. `silent`: it was closed because of its silence; reopen it."""
@@ -62,7 +62,7 @@ class _Member:
     is_closed: bool = False
 
 
-class StreamEngine:
+class StreamLoop:
     """Reads log streams until they end or are closed. Its thread lives while there are streams."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class StreamEngine:
             return
         self._register(member)
         self._remind(member, _SEEK_S)
-        self._serve(member, member.stream.begin())
+        self._serve(member, member.stream.start())
 
     def _register(self, member: _Member) -> None:
         assert self._selector is not None
@@ -358,7 +358,7 @@ class StreamEngine:
         silent_s = now - member.active_at
         if member.is_paused:
             self._remind(member, _CHECK_S)
-        elif not member.stream.is_placed:
+        elif not member.stream.is_positioned:
             if silent_s < _SEEK_S and now - member.opened_at < _SEEK_MAX_S:
                 self._remind(member, _SEEK_S - silent_s)
             else:
@@ -394,16 +394,16 @@ class _Engines:
     """Holds the engine of this process; a forked child gets a new one."""
 
     def __init__(self) -> None:
-        self.one = StreamEngine()
+        self.one = StreamLoop()
 
     def forget(self) -> None:
-        self.one = StreamEngine()
+        self.one = StreamLoop()
 
 
 _engines = _Engines()
 os.register_at_fork(after_in_child=_engines.forget)
 
 
-def stream_engine() -> StreamEngine:
+def stream_loop() -> StreamLoop:
     """Return the engine of this process."""
     return _engines.one

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps
+from airflow_provider_launch.schedulers.slurm.app_cache import AppCache, CachedApp
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Attempt, Record
 from airflow_provider_launch.schedulers.slurm.request import build_request
@@ -36,15 +36,15 @@ class Store:
 
 def test_a_record_that_is_replaced_again_and_again_is_read_a_few_times() -> None:
     store = Store()
-    known = KnownApps(store)
+    cache = AppCache(store)
     for number in range(200):
-        found, damaged = known.load({"app": Record("app", created=f"1 {number}")})
+        found, damaged = cache.load({"app": Record("app", created=f"1 {number}")})
         assert ("app" in found) is not ("app" in damaged)
 
     assert store.read <= 20
     assert "replaced too often" in damaged["app"]
     # A new app is not affected.
-    assert "other" in known.load({"other": Record("other", created="1 1")})[0]
+    assert "other" in cache.load({"other": Record("other", created="1 1")})[0]
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_a_record_that_is_replaced_again_and_again_is_read_a_few_times() -> None
 def test_attempts_that_cannot_be_are_not_listed_at_each_poll(attempts) -> None:
     """A program may make any number of files, and change them before each poll."""
     store = Store(attempts)
-    known = KnownApps(store)
+    cache = AppCache(store)
     for number in range(20):
-        found, _ = known.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
-        damaged = known.load_attempts(found.values())
+        found, _ = cache.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
+        damaged = cache.load_attempts(found.values())
         assert damaged.keys() == {"app"}
 
     assert store.listed == 1
@@ -64,10 +64,10 @@ def test_attempts_that_cannot_be_are_not_listed_at_each_poll(attempts) -> None:
 
 def test_attempts_of_an_honest_app_are_listed_when_they_change() -> None:
     store = Store([Attempt(0, 0, k, number, code=1) for k in range(2) for number in range(4)])
-    known = KnownApps(store)
+    cache = AppCache(store)
     for number in (1, 1, 2):
-        found, _ = known.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
-        assert known.load_attempts(found.values()) == {}
+        found, _ = cache.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
+        assert cache.load_attempts(found.values()) == {}
 
     assert store.listed == 2
     assert len(found["app"].attempts) == 8
@@ -94,10 +94,10 @@ def test_the_errors_of_many_replicas_need_few_passes_over_their_attempts() -> No
 
     app_def = AppDef("app", [Role("main", "", entrypoint="true", num_replicas=200, max_retries=1)])
     request = build_request(app_def, SlurmOpts(), "app", {})
-    app = KnownApp(Record("app", end="FAILED,exit,1"), "h:i", request)
+    app = CachedApp(Record("app", end="FAILED,exit,1"), "h:i", request)
     app.attempts = attempts = Counted([Attempt(0, 0, k, number, code=1) for k in range(200) for number in range(2)])
 
-    KnownApps(Files()).load_errors(app)
+    AppCache(Files()).load_errors(app)
     errors = [app.error(0, ReplicaStatus(k, AppState.FAILED, "main", "")) for k in range(200)]
 
     assert errors == [f"app/run/0/{request.roles[0].slug}/{k}/1/error.json" for k in range(200)]
