@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from airflow_provider_launch._airflow import ask
 from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
@@ -86,8 +87,8 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
         aws_conn_id=connection.aws_conn_id, client_type="batch", region_name=connection.region_name
     )
     try:
-        session = hook.get_session()
-        theirs = hook.conn_config
+        # Both read the connection, in the triggerer also on the poller's thread.
+        session, theirs = ask(lambda: (hook.get_session(), hook.conn_config))
         verify = connection.verify or (theirs.verify if isinstance(theirs.verify, str) else None)
         return clients_of(
             session.client,

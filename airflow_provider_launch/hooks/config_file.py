@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow.sdk import conf
-
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 __all__ = ["component_defaults", "config_files", "file_errors"]

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_launch._airflow import AirflowNotFoundException, ask
 from airflow_provider_launch.hooks.config_file import config_files, file_errors
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
 from airflow_provider_launch.runner import Runner
@@ -258,7 +258,7 @@ class LaunchHook(BaseHook):
 
 def _connection(conn_id: str) -> Connection | None:
     try:
-        return BaseHook.get_connection(conn_id)
+        return ask(lambda: BaseHook.get_connection(conn_id))
     except AirflowNotFoundException:
         if (stored := _stored_connection(conn_id)) is not None:
             return stored

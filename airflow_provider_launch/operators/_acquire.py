@@ -12,6 +12,7 @@ from airflow_provider_launch._task.folds import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.operators._earlier import EarlierApps
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
@@ -71,7 +72,13 @@ class AppAcquirer:
         self._ti = context["ti"]
         record = self._tracker.load(context.get("task_state_store"))
         if not self._tracker.is_persistent:
-            self._log.info("this Airflow has no task state store: a retry cannot adopt the app of an earlier try")
+            earlier = EarlierApps(
+                self._op, self._tracker, self._scheduler, self._hook.options.identity,
+                lambda attempt: self._new_app_id(context, attempt),
+            )  # fmt: skip
+            record, replaced = earlier.find(context)
+            for each in replaced:
+                self._cancel_replaced(each)
         clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
         first = max(0, int(context["ti"].try_number) - 1)
         max_tries = int(getattr(context["ti"], "max_tries", -1))
@@ -90,7 +97,8 @@ class AppAcquirer:
                 return self._launch(cfg, found, was_intended=True), None
             if found is not None:
                 return found
-        attempt = first if record is None else record.attempt + 1
+        # Without a store the ids follow the number of the try, so that the next try finds them.
+        attempt = record.attempt + 1 if record is not None and self._tracker.is_persistent else first
         app_id = self._new_app_id(context, attempt)
         identity = self._hook.options.identity
         fresh = Record(

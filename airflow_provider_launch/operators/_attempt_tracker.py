@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk import conf
-
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
-
+from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, TaskDeferred, conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch._task.lineage import with_parent_run
@@ -39,6 +37,7 @@ from airflow_provider_launch.links.launch import drop_empty_links, drop_request_
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
+from airflow_provider_launch.operators._earlier import with_counts
 from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.backends import BACKENDS
@@ -164,6 +163,7 @@ class OperatorRun:
         self._refuse_overlays()
         self._ti = context["ti"]
         self._app = self._with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning))
+        self._app = with_counts(self._app, context, self._op.retries, began)
         # Before the request is shown, which may contain such values anywhere.
         register(hidden_values(self._app.roles, {}, ()))
         acquirer = AppAcquirer(self._op, self._app, self._hook, self._tracker)

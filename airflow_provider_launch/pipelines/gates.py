@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException
 from airflow_provider_launch.pipelines import parameters
 
 if TYPE_CHECKING:

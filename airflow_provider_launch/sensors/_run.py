@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow.sdk import PokeReturnValue, conf
-from airflow.sdk.exceptions import (
+from airflow.sdk import PokeReturnValue
+
+from airflow_provider_launch._airflow import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowTaskTimeout,
+    conf,
 )
-
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch._task.follow_app import AppFollow
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams

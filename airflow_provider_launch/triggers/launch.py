@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_launch._airflow import enter_triggerer, get_xcom, is_ended_by_user
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
@@ -97,9 +98,9 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when the wait is over."""
-        from airflow_provider_launch.triggers._run import is_of_user
         from airflow_provider_launch.triggers.hub import hub
 
+        enter_triggerer()
         started_at = time.monotonic()
         if self.task_instance is not None:
             # First, because joining the connection may take long in a triggerer that has just started.
@@ -114,12 +115,12 @@ class AppStatusTrigger(BaseTrigger):
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
-                    if is_of_user(error):
+                    if is_ended_by_user(error):
                         hub().reconciler.check_soon(self._conn_id())
                         # Before `abandon`, because a thousand triggers that end at once share the threads it needs.
                         self._start_cancel()
                     await watch.abandon(error)
-                    if is_of_user(error):
+                    if is_ended_by_user(error):
                         # Wait here, while the connection is still joined, and not only in `on_kill`: the next
                         # cancellation would end that wait and the task's log.
                         await self._cancel_killed()
@@ -129,7 +130,7 @@ class AppStatusTrigger(BaseTrigger):
             finally:
                 watch.leave()
         except asyncio.CancelledError as error:
-            if is_of_user(error):
+            if is_ended_by_user(error):
                 await self._cancel_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker handles it; a trigger that raises fails the task without a message
@@ -244,15 +245,13 @@ class AppStatusTrigger(BaseTrigger):
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
             return self.handle
-        from airflow.sdk.bases.xcom import BaseXCom
-
         from airflow_provider_launch._task.outcome import handle_of
 
         task_id, key = self.handle
         ti = self.task_instance
         if ti is None:
             raise InvalidAppError(f"the handle of task {task_id!r} can be looked up only in a triggerer")
-        value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
+        value = await get_xcom(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
         handle = handle_of(value)
         if not handle:
             raise InvalidAppError(f"XCom {key!r} of task {task_id!r} does not contain the handle of an app")
