@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.start_limit import is_waiting
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
     from airflow_provider_launch.operators._fields import OperatorFields
     from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.schedulers.responses import ListAppResponse
     from airflow_provider_launch.specs.roles import AppDef
 
 _MOST_TRIES = 200
@@ -41,10 +42,10 @@ def with_counts(app: AppDef, context: Context, retries: int | None, now: float) 
     return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
 
 
-def _counts_of(metadata: Any) -> tuple[int, int, int, float]:
+def _counts_of(owner: Mapping[str, str]) -> tuple[int, int, int, float]:
     """Return clear number, limit of tries, retries and epoch seconds at the launch; -1 and 0: unknown."""
     try:
-        found = parse_json(owner_of(metadata).get(COUNTS, "null"), _MOST_TEXT)
+        found = parse_json(owner.get(COUNTS, "null"), _MOST_TEXT)
     except UntrustedError:
         return _UNKNOWN
     if not isinstance(found, list) or len(found) != len(_UNKNOWN):
@@ -112,7 +113,11 @@ class EarlierApps:
         answer = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(app_id))
         if answer is None:
             return None
-        clear_number, max_tries, retries, since = _counts_of(answer.metadata)
+        owner: Mapping[str, str] = owner_of(answer.metadata)
+        if COUNTS not in owner:
+            # A scheduler of a plug-in may tell the owner only in its list.
+            owner = next((row.owner for row in self._rows() if row.app_id == app_id), {})
+        clear_number, max_tries, retries, since = _counts_of(owner)
         record = dataclasses.replace(record, since=since, max_tries=max_tries, retries=retries)
         if max_tries not in (-1, _max_tries(context)):
             # Only a clear changes the limit of tries, and Airflow 3.1 does not count the clears of a running run.
@@ -136,7 +141,7 @@ class EarlierApps:
         return dataclasses.replace(record, state="intent" if is_partial else "scheduled")
 
     def _from_before_a_clear(self, context: Context, known: set[str]) -> list[Record]:
-        """Return running apps from before a clear of the finished run, which gave the run another start, and new ids."""
+        """Return running apps from before a clear of the finished run: it gave the run another start, and new ids."""
         if not _clear_number(context):
             return []
         deployment = deployment_id()
@@ -144,15 +149,17 @@ class EarlierApps:
             return []
         ti = context["ti"]
         task = TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
-        rows = self._tracker.retry_while_unavailable(self._scheduler.list)
         return [
             self._record(0, row.app_id, "scheduled")
-            for row in rows
+            for row in self._rows()
             if row.app_id not in known
             and not is_terminal(row.state)
             and row.owner.get(DEPLOYMENT) == deployment
             and task_of(row.owner) == task
         ]
+
+    def _rows(self) -> list[ListAppResponse]:
+        return self._tracker.retry_while_unavailable(self._scheduler.list)
 
     def _record(self, attempt: int, app_id: str, state: str) -> Record:
         return Record(attempt, app_id, "", self._identity, -1, state)
