@@ -27,6 +27,8 @@ class BuiltinLaunchHook(LaunchHook):
         cls.conn_type = info.connection_type
         cls.default_conn_name = info.default_conn_id
         cls.hook_name = f"Launch ({info.title})"
+        # Airflow ignores an inherited one.
+        cls.get_ui_field_behaviour = classmethod(LaunchHook.get_ui_field_behaviour.__func__)  # type: ignore[method-assign, attr-defined]
 
     def __init__(self, launch_conn_id: str | None = None) -> None:
         super().__init__(launch_conn_id or self.default_conn_name)

@@ -34,6 +34,9 @@ DEFAULT_CONN_ID = "launch_local_default"
 _NEED_NO_DEFINITION = {DEFAULT_CONN_ID: "launch_local", "launch_docker_default": "launch_docker"}
 """Connections that work with default options, on this host: local processes, and Docker at the default socket."""
 
+UNUSED_FIELDS = ("host", "port", "login", "password", "schema")
+"""Standard fields of a connection that must be empty: all values are extras."""
+
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
     **{info.connection_type: info.hook for info in BACKENDS.values()},
@@ -62,6 +65,14 @@ class LaunchHook(BaseHook):
     def __init__(self, launch_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.launch_conn_id = launch_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return what the form of Airflow 3.1 hides; newer versions read the form from the provider info.
+
+        Its form has no fields of a type of connection: options are entered as JSON in the field Extra.
+        """
+        return {"hidden_fields": [*UNUSED_FIELDS], "relabeling": {}, "placeholders": {}}
 
     @classmethod
     def for_connection(cls, conn_id: str) -> LaunchHook:
@@ -105,7 +116,7 @@ class LaunchHook(BaseHook):
         connection = self._connection
         if connection is None:
             return self._options({})
-        used = {name: getattr(connection, name) for name in ("host", "port", "login", "password", "schema")}
+        used = {name: getattr(connection, name) for name in UNUSED_FIELDS}
         refuse_standard_fields(self.launch_conn_id, used)
         extras = dict(_extras(connection, self.launch_conn_id))
         placeholders = extras.pop("placeholders", None)

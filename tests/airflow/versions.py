@@ -10,6 +10,7 @@ from unittest import mock
 from airflow.sdk.execution_time import supervisor
 
 __all__ = [
+    "HAS_CONN_FIELDS",
     "HAS_ON_KILL",
     "HAS_STORE",
     "USER_ACTION",
@@ -42,6 +43,10 @@ HAS_ON_KILL = HAS_STORE
 """Whether Airflow says why it cancels a trigger, and calls its `on_kill`: the same version."""
 USER_ACTION = "__airflow_user_action__"
 """How Airflow's runner of triggers tells a user's act; checked where it is used."""
+
+
+HAS_CONN_FIELDS = _first("conf", "airflow.sdk") is not None
+"""Whether forms of connections have fields of their type: Airflow 3.2 and newer, like `airflow.sdk.conf`."""
 
 
 def run_task_with(client: Any, instance: Any, task: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from tests.airflow.versions import HAS_STORE
 from tests.live.dags import POOLS
 from tests.support.local import until
 
@@ -90,6 +91,8 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{home / 'airflow.db'}?timeout=15",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
+            # Some versions drop the DAGs of a file that is not read again.
+            "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "7200",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
@@ -102,6 +105,8 @@ class Airflow:
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "6",
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "LAUNCH_HOME": str(home / "launch"),
+            # Before Airflow 3.3 a retry waits so long for an app that a kill may be ending.
+            **({} if HAS_STORE else {"AIRFLOW__LAUNCH__REPLACE_WAIT_S": "15"}),
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
             **(settings or {}),
         }
