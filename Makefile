@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
+.PHONY: help setup torch demo demo-ui test soak live versions engine cluster lint types gen docs bench constraints build clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md,
 
 live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; twenty minutes
 	$(PY) -m pytest tests/live $(ARGS)
+
+versions: $(READY)  ## run the tests on older versions of Airflow, each in its environment below .build/versions: ARGS="3.1 --few"
+	$(PY) tools/versions.py $(ARGS)
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)
