@@ -1,12 +1,14 @@
 """Runs the tests on the versions of `versions.yaml`, each in an environment of its own: `make versions`.
 
-Arguments: versions of Airflow, such as 3.1; none: all that are supported and older than the newest. `--few` runs the
-tests that may differ, `--python 3.10` another Python than the oldest one that is found.
+Arguments: versions of Airflow, such as 3.1; none: all that are supported and older than the newest. `--few` runs only
+the tests that may differ, `--python 3.13` uses another Python than the oldest one, `--pythons` runs the newest Airflow
+on each Python. Each version also imports every module, and runs the demo.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -60,15 +62,41 @@ def _interpreter(python: str) -> str:
     return next((str(found / "bin" / "python") for found in sorted(own.glob(f"{python}.*"))), python)
 
 
+def commands(program: Path, tests: list[str]) -> list[list[str]]:
+    """Return what is run on one version: imports, the demo, and the tests, if there are any."""
+    python = str(program)
+    # Warnings of older versions about each other are not ours to mend.
+    pytest = [[python, "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]] if tests else []
+    return [
+        [python, "-W", "ignore", "-c", _IMPORT_ALL],
+        [python, "-m", "airflow", "db", "migrate"],
+        [python, "-m", "airflow", "dags", "test", "launch_local_demo"],
+        *pytest,
+    ]
+
+
 def run(row: dict[str, Any], python: str, tests: list[str]) -> int:
     """Run the tests on one version, and return the exit status of the first command that fails, or 0."""
     program = environment(row, python)
     print(f"=== Airflow {row['patch']}, Python {python}", flush=True)
-    env = os.environ | {"AIRFLOW_HOME": str(BUILD / f"home-{row['version']}"), "PYTHONPATH": str(CHECKOUT)}
-    # Warnings of older versions about each other are not ours to mend.
-    pytest = [str(program), "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]
-    for command in ([str(program), "-W", "ignore", "-c", _IMPORT_ALL], pytest):
+    home = BUILD / f"home-{row['version']}-{python}"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    bundle = {"path": str(CHECKOUT / "example_dags")}
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")} | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+            [{"name": "examples", "classpath": local, "kwargs": bundle}]
+        ),
+        "AIRFLOW__CORE__DAGS_FOLDER": bundle["path"],
+        "LAUNCH_HOME": str(home / "launch"),
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    for command in commands(program, tests):
         if status := subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode:
+            print(f"failed with status {status}: {' '.join(command[1:])}", file=sys.stderr)
             return status
     return 0
 
@@ -81,9 +109,13 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", help=f"of Airflow: {', '.join(rows)}")
     parser.add_argument("--few", action="store_true", help="only the tests that may differ between versions")
     parser.add_argument("--python", help="minor version of Python")
+    parser.add_argument("--pythons", action="store_true", help="imports and demo of the newest Airflow on each Python")
     given = parser.parse_args()
     if unknown := {*given.versions} - {*rows}:
         parser.error(f"there are {', '.join(rows)}, not {', '.join(sorted(unknown))}")
+    if given.pythons:
+        newest = next(iter(rows.values()))
+        return max(run(newest, python, []) for python in newest["pythons"])
     older = [*rows][1:]
     statuses = [
         run(rows[each], given.python or rows[each]["pythons"][0], found["few" if given.few else "most"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import AirflowSkipException
+from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
@@ -81,6 +82,11 @@ class Attempt:
         step = self._op.step
         if not step.catalog:
             return None
+        if self._store is None:
+            raise FinalAppError(
+                f"task {self._ti.task_id!r} has a catalog, which needs Airflow 3.3 or newer: this Airflow cannot store "
+                f"which folder its app uses; pass values instead of files, or upgrade Airflow"
+            )
         again = self._folder_in_use()
         if again is not None:
             # The app of the last try uses it.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators import _earlier
+from airflow_provider_launch.pipelines.attempt import Attempt
 from airflow_provider_launch.specs.owner import COUNTS
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow import support
@@ -212,3 +215,12 @@ def test_an_engine_keeps_the_counts(monkeypatch) -> None:
     assert second.logged("continuing with app")
     assert third.logged("the task was cleared: cancelling app")
     assert third.state == "success"
+
+
+def test_a_step_with_a_catalog_is_refused() -> None:
+    """A retry that follows the app, or the worker after a deferral, could not find the folder of the files."""
+    operator = SimpleNamespace(step=SimpleNamespace(catalog="*"))
+    attempt = Attempt(operator, {"ti": SimpleNamespace(task_id="train")}, None, None)
+
+    with pytest.raises(FinalAppError, match=r"task 'train' has a catalog, which needs Airflow 3\.3"):
+        attempt.prepare_files()
