@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from airflow.sdk import conf
+    from airflow.sdk import BaseHook, conf
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         AirflowTaskTimeout,
         TaskDeferred,
     )
+    from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined] # not in its list
     from airflow.sdk.observability.stats import Stats
 
 # So that type checkers take the names above as parts of this module.
@@ -33,15 +34,20 @@ __all__ = [
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "AirflowTaskTimeout",
+    "BaseHook",
     "Stats",
     "TaskDeferred",
     "conf",
+    "mask_secret",
+    "redact",
 ]
 
 T = TypeVar("T")
 
 LOWEST = (3, 1)
 """The lowest version of Airflow that is supported."""
+REFUSED_BELOW = (3, 0)
+"""With older versions nothing works; from here to `LOWEST` the package runs, and nothing is promised."""
 
 
 def require_airflow() -> None:
@@ -54,7 +60,7 @@ def require_airflow() -> None:
     if installed is None:
         return
     found = tuple(int(number) for number in re.findall(r"\d+", installed)[:2])
-    if found < LOWEST:
+    if found < REFUSED_BELOW:
         needed = ".".join(map(str, LOWEST))
         raise ImportError(
             f"airflow-provider-launch needs Airflow {needed} or newer, but Airflow {installed} is installed: upgrade"
@@ -76,8 +82,12 @@ def _installed() -> str | None:
 # ---- names that moved --------------------------------------------------------------------------------------------
 
 _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
+_MASKS = ("airflow.sdk.log", "airflow.sdk.execution_time.secrets_masker")
 MODULES: Mapping[str, tuple[str, ...]] = {
+    "BaseHook": ("airflow.sdk", "airflow.hooks.base"),
     "conf": ("airflow.sdk", "airflow.configuration"),
+    "mask_secret": _MASKS,
+    "redact": _MASKS,
     "AirflowFailException": _EXCEPTIONS,
     "AirflowNotFoundException": _EXCEPTIONS,
     "AirflowSensorTimeout": _EXCEPTIONS,
@@ -86,7 +96,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "TaskDeferred": _EXCEPTIONS,
     "Stats": ("airflow.sdk.observability.stats", "airflow.stats"),
 }
-"""Name to the modules that may have it: the first one is that of Airflow 3.2 and newer, the last one that of 3.1."""
+"""Name to the modules that may have it: the first one is that of the newest Airflow."""
 
 
 def __getattr__(name: str) -> Any:

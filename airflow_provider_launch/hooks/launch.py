@@ -11,9 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk import BaseHook
-
-from airflow_provider_launch._airflow import AirflowNotFoundException, ask
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask
 from airflow_provider_launch.hooks.config_file import config_files, file_errors
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
 from airflow_provider_launch.runner import Runner

@@ -254,7 +254,7 @@ def _now() -> str:
 
 def _masked(value: Any, name: str = "") -> Any:
     """Return plain JSON with likely secrets masked."""
-    from airflow.sdk._shared.secrets_masker import redact
+    from airflow_provider_launch._airflow import redact
 
     if isinstance(value, Mapping):
         return {str(key): _masked(item, str(key)) for key, item in value.items()}

@@ -16,7 +16,6 @@ PARTS = {
     "airflow.jobs.triggerer_job_runner": ["_USER_ACTION_CANCEL_MSG"],
     "airflow.listeners": ["hookimpl"],
     "airflow.models": ["Connection"],
-    "airflow.sdk._shared.secrets_masker": ["redact"],
     "airflow.sdk.execution_time": ["task_runner"],
     "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields"],
     "airflow.sdk.execution_time.context": ["NEVER_EXPIRE"],

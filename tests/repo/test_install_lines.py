@@ -45,16 +45,16 @@ def imported(path: Path, name: str, installed: str, part: str) -> subprocess.Com
 
 @pytest.mark.parametrize("part", OF_AIRFLOW)
 def test_an_older_airflow_is_refused_with_one_sentence(tmp_path, part):
-    done = imported(tmp_path, "apache-airflow-core", "3.0.6", part)
+    done = imported(tmp_path, "apache-airflow-core", "2.11.2", part)
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: airflow-provider-launch needs Airflow 3.1 or newer, but Airflow 3.0.6 is installed:"
+        "ImportError: airflow-provider-launch needs Airflow 3.1 or newer, but Airflow 2.11.2 is installed:"
         " upgrade Airflow first, or uninstall airflow-provider-launch"
     )
 
 
-@pytest.mark.parametrize("installed", ["3.1.0", "3.2.2", "3.3.0rc1", "3.10.1", "4.0"])
+@pytest.mark.parametrize("installed", ["3.0.6", "3.1.0", "3.2.2", "3.3.0rc1", "3.10.1", "4.0"])
 def test_a_newer_airflow_is_not_refused(tmp_path, installed):
     done = imported(tmp_path, "apache-airflow-core", installed, "links")
 
