@@ -36,6 +36,18 @@ def no_store(monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID", "tests")
 
 
+def after_describes(engine, number: int, act) -> None:
+    """Call `act` when the scheduler was asked so many times: twice for the app, then while the try waits."""
+    left = [act]
+    before = len(engine.describe_calls)
+
+    def count(_ids) -> None:
+        if left and len(engine.describe_calls) - before >= number:
+            left.pop()()
+
+    engine.on_describe = count
+
+
 def test_a_retry_after_a_failure_launches_the_next_app(engine, make_api, play) -> None:
     api = make_api(retries=1)
     play(AppState.FAILED, AppState.SUCCEEDED, exit_codes={("worker", 0): 1})
@@ -123,11 +135,9 @@ def test_an_app_that_a_kill_is_ending_is_not_followed(engine, make_api, monkeypa
     run_task(on_cluster(wait=False), api)
     (old,) = engine.apps
     engine.state(old, AppState.RUNNING)
-    ending = threading.Timer(1, lambda: engine.state(old, AppState.CANCELLED))
-    ending.start()
+    after_describes(engine, 5, lambda: engine.state(old, AppState.CANCELLED))
     api.clear(running=True)
     ran = run_task(on_cluster(wait=False), api, try_number=2)
-    ending.join()
 
     assert ran.state == "success"
     assert ran.logged("a kill may be ending it")
@@ -193,8 +203,7 @@ def test_a_kill_while_the_app_is_looked_at_ends_it(engine, make_api, monkeypatch
     (app_id,) = engine.apps
     engine.state(app_id, AppState.RUNNING)
     before = signal.getsignal(signal.SIGTERM)
-    killing = threading.Timer(1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM))
-    killing.start()
+    after_describes(engine, 5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM))
     try:
         ran = run_task(on_cluster(), api, try_number=2)
     finally:
