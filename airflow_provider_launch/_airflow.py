@@ -6,12 +6,14 @@ This module alone knows the differences: others import a name from here, and nev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -129,6 +131,26 @@ def arguments_for(
     # Before Airflow 3.2.
     helpers: Any = importlib.import_module("airflow.utils.operator_helpers")
     return cast("Mapping[str, Any]", helpers.determine_kwargs(function, args, known))
+
+
+@contextlib.contextmanager
+def rendering(operator: Any, *, native: bool) -> Iterator[None]:
+    """Let the operator render texts to Python objects, or to text, whatever its DAG says."""
+    if hasattr(operator, "render_template_as_native_obj"):
+        before = operator.render_template_as_native_obj
+        operator.render_template_as_native_obj = native
+        try:
+            yield
+        finally:
+            operator.render_template_as_native_obj = before
+        return
+    # Before Airflow 3.2 only a DAG has the switch.
+    plain, dag = operator._render, SimpleNamespace(render_template_as_native_obj=native)  # noqa: SLF001
+    operator.__dict__["_render"] = lambda template, context, _dag=None: plain(template, context, dag=dag)
+    try:
+        yield
+    finally:
+        del operator.__dict__["_render"]
 
 
 # ---- requests of triggers to Airflow -----------------------------------------------------------------------------

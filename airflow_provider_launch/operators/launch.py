@@ -321,17 +321,14 @@ class LaunchAppOperator(BaseOperator):
             return super().render_template(content, context, env, seen_oids)
         from jinja2 import nativetypes
 
+        from airflow_provider_launch._airflow import rendering
         from airflow_provider_launch.operators._data import data_env, marked
 
         native = isinstance(env, nativetypes.NativeEnvironment)
         as_text = not (native and self._keeps_types)
         env = data_env(env, native=native, as_text=as_text)
-        before = self.render_template_as_native_obj
-        self.render_template_as_native_obj = not as_text
-        try:
+        with rendering(self, native=not as_text):
             rendered = super().render_template(content, context, env, seen_oids)
-        finally:
-            self.render_template_as_native_obj = before
         # In text, data is already marked, and the rest comes from the DAG file.
         return rendered if isinstance(rendered, str) else marked(rendered)
 

@@ -33,7 +33,10 @@ def _first(name: str, *modules: str) -> Any:
     return None
 
 
-serialize = _first("serialize", "airflow.sdk.serde", "airflow.serialization.serde")
+serialize = _first("serialize", "airflow.sdk.serde")
+if serialize is None:
+    # How Airflow 3.1 stores the arguments with which a deferred task resumes.
+    serialize = _first("BaseSerialization", "airflow.serialization.serialized_objects").serialize
 deserialize = _first("deserialize", "airflow.sdk.serde", "airflow.serialization.serde")
 import_string = _first("import_string", "airflow.sdk._shared.module_loading", "airflow.utils.module_loading")
 
