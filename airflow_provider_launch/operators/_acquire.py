@@ -165,7 +165,8 @@ class AppAcquirer:
             # The submission may have been interrupted; submitting again completes it.
             return dataclasses.replace(record, spec_hash=digest)
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
-        if record.spec_hash != digest:
+        # Empty: found without a record.
+        if record.spec_hash not in ("", digest):
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
         handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
         self._op.request = f"adopted from an earlier try: {handle}"

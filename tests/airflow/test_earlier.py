@@ -71,6 +71,7 @@ def test_a_retry_continues_with_a_running_app(engine, make_api, play) -> None:
     third = run_task(on_cluster("changed"), api, try_number=3)
 
     assert second.logged(f"continuing with app {app_id} of the last try, which is RUNNING")
+    assert not second.logged("the DAG has changed")
     assert third.state == "success"
     assert (engine.started, engine.cancelled) == (1, [])
 
