@@ -28,7 +28,7 @@ class BuiltinLaunchHook(LaunchHook):
         cls.default_conn_name = info.default_conn_id
         cls.hook_name = f"Launch ({info.title})"
         # Airflow ignores an inherited one.
-        cls.get_ui_field_behaviour = classmethod(LaunchHook.get_ui_field_behaviour.__func__)  # type: ignore[method-assign, attr-defined]
+        type.__setattr__(cls, "get_ui_field_behaviour", LaunchHook.__dict__["get_ui_field_behaviour"])
 
     def __init__(self, launch_conn_id: str | None = None) -> None:
         super().__init__(launch_conn_id or self.default_conn_name)

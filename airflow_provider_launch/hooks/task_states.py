@@ -47,7 +47,8 @@ def deployment_id() -> str:
 def _kept_id() -> str | None:
     from airflow.sdk import Variable
 
-    if not (kept := Variable.get(VARIABLE, default=None)):
+    kept: str | None = Variable.get(VARIABLE, default=None)
+    if not kept:
         Variable.set(VARIABLE, uuid.uuid4().hex, description="Written by airflow-provider-launch; do not change it.")
         # Read again, because another worker may have written it at the same time.
         kept = Variable.get(VARIABLE, default=None)

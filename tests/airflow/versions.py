@@ -13,6 +13,7 @@ __all__ = [
     "HAS_CONN_FIELDS",
     "HAS_ON_KILL",
     "HAS_STORE",
+    "HAS_TERMINATION",
     "USER_ACTION",
     "cancel_trigger",
     "deserialize",
@@ -44,6 +45,8 @@ HAS_STORE = _first("NEVER_EXPIRE", "airflow.sdk.execution_time.context") is not 
 """Whether tasks have a state store: Airflow 3.3."""
 HAS_ON_KILL = HAS_STORE
 """Whether Airflow says why it cancels a trigger, and calls its `on_kill`: the same version."""
+HAS_TERMINATION = HAS_STORE
+"""Whether the supervisor of a task passes on SIGTERM: the same version."""
 USER_ACTION = "__airflow_user_action__"
 """How Airflow's runner of triggers tells a user's act; checked where it is used."""
 
