@@ -94,7 +94,7 @@ demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=
 test: $(READY)  ## run the tests; shows what was skipped and why: ARGS="-k retry"
 	$(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
 
-soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md, also in a real Airflow; about an hour
+soak: $(READY)  ## repeat what is left to chance as often as CONTRIBUTING.md, also in a real Airflow; about an hour
 	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
 	LAUNCH_SOAK=1 LAUNCH_TRIGGERER_RESTARTS=20 $(PY) -m pytest tests/live $(ARGS)
 

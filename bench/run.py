@@ -25,8 +25,8 @@ SECTIONS = {
     "Imports": ["imports"],
     "Pipelines": ["pipelines"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
-    "Docker": ["docker_true", "docker_lines", "docker_idle", "docker_requests", "docker_workspace"],
-    "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle", "kubernetes_requests"],
+    "Docker": ["docker_true", "docker_lines", "docker_requests", "docker_workspace"],
+    "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_requests"],
     "Slurm": ["slurm_true", "slurm_end", "slurm_lines", "slurm_idle"],
     "AWS Batch": ["aws_batch"],
     "Triggerer": ["triggers", "trigger_floods", "trigger_long_lines"],
@@ -47,13 +47,13 @@ PACKAGES = [
 HEAD = """# Benchmarks
 
 `make bench` writes this page: it measures on your machine and compares with the limits. To run some measures:
-`make bench ARGS="imports docker_true"`. All measures take about 45 minutes. Docker, Kubernetes and Slurm are skipped if
+`make bench ARGS="imports docker_true"`. All measures take about 40 minutes. Docker, Kubernetes and Slurm are skipped if
 no engine or cluster answers; start them with `make engine ARGS=start`, `make cluster ARGS=start`,
 `python -m tests.engines.slurm start`.
 
 Each measure records its date and machine. A ratio is the median over pairs in which ours and the peer ran in turn on
 the same engine, so that the load of the machine affects both. Other figures are medians of several rounds, or of one
-run. A limit is a promise of this package.
+run. A limit is a guarantee of this package.
 """
 LIMIT_S = 3600
 

@@ -234,11 +234,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             os.environ[f"{_MISSING}{name}"] = str(error)
 
 
-# Start of a node's id -> tests that run in one process.
+# Start of a node's id -> tests that run in one process. Each process whose tests run DAGs makes Airflow's API, and one
+# for all of them would still run when the rest of the suite has ended.
 _GROUPS = {
     "tests/live/": "live",
     "tests/pipelines/test_traversal.py": "steps of pipelines",
-    "tests/pipelines/": "pipelines",
+    "tests/pipelines/test_values.py": "values of pipelines",
+    **{
+        f"tests/pipelines/test_{name}.py": "pipelines"
+        for name in ("examples", "builders", "places", "plugin", "dags", "layers")
+    },
+    "tests/airflow/test_worker_killed.py": "killed workers",  # which share a process that has imported Airflow
 }
 
 
@@ -246,8 +252,7 @@ _GROUPS = {
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that need one Airflow, or a database of it, in few processes.
 
-    xdist 3.8 loses its groups with pytest 9.2. A process that makes the database needs eight seconds of a core.
-    The largest groups begin first.
+    xdist 3.8 loses its groups with pytest 9.2. The largest groups begin first.
     """
     from xdist.scheduler import LoadGroupScheduling
 
@@ -283,13 +288,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Leave the tests of queues for the end: Kueue may still be being built.
     """
+    last = []
     for item in items:
         marks = {mark.args[0] for mark in item.iter_markers("engine")}
+        if "kueue" in marks:
+            last.append(item)
         for fixture in _USES.keys() & set(getattr(item, "fixturenames", ())):
             if not marks & _USES[fixture]:
                 wanted = " or ".join(sorted(_USES[fixture]))
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with engine({wanted})")
-    items.sort(key=lambda item: any(mark.args == ("kueue",) for mark in item.iter_markers("engine")))
+    late = {*map(id, last)}
+    items[:] = [*(item for item in items if id(item) not in late), *last]
 
 
 def pytest_unconfigure() -> None:

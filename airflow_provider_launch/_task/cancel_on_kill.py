@@ -27,27 +27,40 @@ class AppKilledError(LaunchError):
 
 
 class CancelThread:
-    """A thread that cancels the app when `fire` is called.
+    """Knows whether the task was killed, and runs a thread that then cancels its app."""
 
-    Args:
-        make_scheduler: returns a client for the thread. None: nothing is cancelled, and there is no thread.
-    """
-
-    def __init__(self, make_scheduler: Callable[[], Scheduler[Any]] | None) -> None:
+    def __init__(self) -> None:
+        self.is_killed = False
         self.app_id = ""
         """The app to cancel, set as soon as its id is known."""
         self.error: Exception | None = None
         """Why the thread could not cancel it."""
-        self._make_scheduler = make_scheduler
+        self._make_scheduler: Callable[[], Scheduler[Any]] | None = None
         self._thread: threading.Thread | None = None
         self._write_fd = -1
+
+    def start(self, make_scheduler: Callable[[], Scheduler[Any]] | None) -> None:
+        """Start the thread.
+
+        Args:
+            make_scheduler: returns a client for the thread. None: nothing is cancelled, and there is no thread.
+        """
+        self._make_scheduler = make_scheduler
         if make_scheduler is not None:
-            read_fd, self._write_fd = os.pipe()
-            self._thread = threading.Thread(target=self._wait, args=(read_fd,), name="launch-killer", daemon=True)
-            self._thread.start()
+            read_fd, write_fd = os.pipe()
+            thread = threading.Thread(target=self._wait, args=(read_fd,), name="launch-killer", daemon=True)
+            thread.start()
+            # Only now, because a kill may come at any point, and a thread that has not started cannot be joined.
+            self._thread, self._write_fd = thread, write_fd
+
+    def check(self) -> None:
+        """Raise `AppKilledError` if the task was killed."""
+        if self.is_killed:
+            raise AppKilledError("the task was killed")
 
     def fire(self) -> None:
-        """Give the thread some seconds to cancel; safe in a signal handler, may be repeated."""
+        """Note the kill, and give the thread some seconds to cancel; safe in a signal handler, may be repeated."""
+        self.is_killed = True
         if self._write_fd >= 0 and self._thread is not None:
             with contextlib.suppress(OSError):
                 os.write(self._write_fd, b"!")

@@ -14,6 +14,7 @@ from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.links.launch import show_ui
+from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.states import is_terminal
 
@@ -36,8 +37,7 @@ class AppFollow:
         task: the operator or sensor; its logger and its link are used.
         ti: the task instance.
         scheduler: where the app runs.
-        handle: names the app in messages.
-        app_id: of the handle.
+        handle: of the app.
         options: how it is followed.
         progress: how far an earlier part of the task has followed it.
         check: called after each event, and at least each 0.2 s; raises to stop.
@@ -52,7 +52,6 @@ class AppFollow:
         ti: Any,
         scheduler: Scheduler[Any],
         handle: str,
-        app_id: str,
         options: FollowOptions,
         progress: FollowProgress,
         check: Callable[[], None],
@@ -61,6 +60,7 @@ class AppFollow:
         is_known: bool = True,
         is_part: bool = False,
     ) -> None:
+        app_id = parse_app_handle(handle).app_id
         self._check = check
         self._is_part = is_part
         """Whether lines may be missing in the task log."""

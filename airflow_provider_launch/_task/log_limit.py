@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import LogLine
 
 
+_LINE_BYTES, _LEAST_LINES = 32, 1000
+"""Mean size of the kept lines; of shorter ones fewer bytes are kept, because each line takes memory."""
+
+
 def check_max_log_bytes(value: object) -> None:
     """Refuse a value that is not a valid number of bytes.
 
@@ -45,11 +49,12 @@ class LogLimit:
         shown_bytes: bytes that an earlier part of the task has shown, by `role/replica`; invalid entries are ignored.
     """
 
-    __slots__ = ("_half", "_rests", "_shown", "max_bytes")
+    __slots__ = ("_half", "_most_lines", "_rests", "_shown", "max_bytes")
 
     def __init__(self, max_bytes: int | None, shown_bytes: object = None) -> None:
         self.max_bytes = max_bytes
         self._half = (max_bytes or 0) // 2
+        self._most_lines = max(_LEAST_LINES, self._half // _LINE_BYTES)
         self._shown: dict[str, int] = {}
         if isinstance(shown_bytes, Mapping):
             self._shown = {str(key): size for key, size in shown_bytes.items() if isinstance(size, int)}
@@ -89,12 +94,12 @@ class LogLimit:
         return shown, shown < len(lines) and not was_full
 
     def keep(self, key: str, lines: Sequence[LogLine]) -> None:
-        """Keep the last of the lines after the first ones; memory is bounded by the limit."""
+        """Keep the last of the lines after the first ones, in a few times the memory of the limit."""
         rest = self._rests.setdefault(key, Rest())
         for line in lines:
             rest.lines.append(line)
             rest.bytes += _size(line)
-            while rest.bytes > self._half and len(rest.lines) > 1:
+            while (rest.bytes > self._half and len(rest.lines) > 1) or len(rest.lines) > self._most_lines:
                 size = _size(rest.lines.popleft())
                 rest.bytes -= size
                 rest.bytes_left_out += size

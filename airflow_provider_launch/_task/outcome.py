@@ -1,4 +1,4 @@
-"""The outcome of an app: plain data for XCom, and the error message of a failed task."""
+"""The outcome of an app: plain data for XCom, the error message of a failed task, and groups in its log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_launch._task.folds import unfolded
+from airflow_provider_launch.schedulers._kit.endings import signal_in, signal_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler, has_own
 from airflow_provider_launch.schedulers.result_document import check_result
-from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
@@ -23,6 +22,8 @@ MOST_RESULTS_BYTES = 2 * 1024 * 1024
 """Limit for the results of all replicas together: 200 bytes each for ten thousand replicas."""
 _KILLED = 128 + signal.SIGKILL
 _ERROR_LINES, _ERROR_CHARS = 20, 1000
+_FOLD_WORDS = ("::group::", "::endgroup::")
+"""Airflow's log view folds the log at these words, anywhere in a line."""
 
 
 def as_xcom(
@@ -177,3 +178,16 @@ def _ending(replica: ReplicaStatus) -> str:
     name = signal_in(code)
     hint = "; its memory may have run out" if code == _KILLED else ""
     return f"exited with code {code}" + (f" ({name}{hint})" if name else "")
+
+
+def unfolded(text: str) -> str:
+    """Return the text with the fold words of the log view made ineffective but readable."""
+    for word in _FOLD_WORDS:
+        # A zero-width space is invisible, and the view no longer finds the word.
+        text = text.replace(word, f":\u200b{word[1:]}")
+    return text
+
+
+def folded(title: str, text: str) -> list[str]:
+    """Return the lines of a group, which the log view shows closed."""
+    return [f"::group::{unfolded(title)}", *unfolded(text).splitlines(), "::endgroup::"]

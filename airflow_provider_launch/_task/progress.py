@@ -112,7 +112,9 @@ def _replicas(roles: Mapping[Any, Any]) -> dict[str, int]:
 
 
 MAX_PACKED = 60_000
-_MAX_TEXT = 16 * 1024 * 1024
+_MAX_PACKED_TEXT, _MAX_TEXT = 1024 * 1024, 4 * 1024 * 1024
+_MAX_PARTS = 500_000
+"""Lists, objects and values in the text: about twenty for each replica."""
 
 
 def pack(cursors: Mapping[str, Any]) -> str:
@@ -123,13 +125,15 @@ def pack(cursors: Mapping[str, Any]) -> str:
 
 def unpack(packed: object) -> dict[str, Any]:
     """Return the cursors; empty if the text is not valid, because users can edit the store in the UI."""
-    if not isinstance(packed, str):
+    if not isinstance(packed, str) or len(packed) > _MAX_PACKED_TEXT:
         return {}
     try:
         inflater = zlib.decompressobj()
         text = inflater.decompress(base64.b64decode(packed), _MAX_TEXT)
         if inflater.unconsumed_tail:
             return {}  # not packed here: 60 KB can expand to a thousand times as much text
+        if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_PARTS:
+            return {}
         cursors = parse_json(text, _MAX_TEXT)
     except (ValueError, zlib.error):
         return {}

@@ -29,6 +29,8 @@ _NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "be
 
 _MOST, _MOST_CHARS = 128, 32 * 1024
 """Limits for the masks of one app, because Airflow compiles all masks of a process again for each new one."""
+_MOST_FORMS_CHARS = 8 * _MOST_CHARS
+"""Values beyond this many characters are not searched for their forms, which are far more than can be masked."""
 _LINE_END = re.compile(r"\r?\n|\\n")
 """Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
 _VALUES = macros.Values("", "", "", "")
@@ -47,14 +49,14 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
     found: list[Place] = []
     for role in app.roles:
         for kind, name, text in _texts(role):
-            found += [[role.name, kind, name, start, end] for start, end in _hidden_spans(text)]
+            found += [[role.name, kind, name, start, end] for start, end in hidden_spans(text)]
         by_name = {*hidden_in_env(role.env), *hidden_in_args(role.args)} - {""}
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
                       for value in by_name if value in text]  # fmt: skip
     for role_name, env in copied.items():
         found += [[role_name, "copied", name, 0, None] for name, value in env.items() if hidden_in_env({name: value})]
-        found += [[role_name, "copied", name, 0, None] for name, value in env.items() if any(_hidden_spans(value))]
+        found += [[role_name, "copied", name, 0, None] for name, value in env.items() if any(hidden_spans(value))]
     return found
 
 
@@ -85,7 +87,17 @@ def hidden_in_fields(value: Any, name: str = "") -> set[str]:
 
 def forms_of(values: Iterable[str]) -> set[str]:
     """Return the values as a program may print them, without those too short or too common to be hidden."""
-    return {form for value in values for form in _forms(value) if _is_maskable(form)}
+    found: set[str] = set()
+    size = 0
+    # Short values first, because `chosen` leaves out the others. The values of an app may have any length, because a
+    # program may have replaced the record from which they are read.
+    for value in sorted(values, key=len):
+        if size > _MOST_FORMS_CHARS:
+            break
+        forms = {form for form in _forms(value[:_MOST_FORMS_CHARS]) if _is_maskable(form)}
+        size += len(value) + sum(map(len, forms - found))
+        found |= forms
+    return found
 
 
 def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
@@ -220,7 +232,7 @@ def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:
     yield from (("args", number, text) for number, text in enumerate(role.args))
 
 
-def _hidden_spans(text: str) -> list[tuple[int, int]]:
+def hidden_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of a text that Airflow's masker would hide."""
     from airflow_provider_launch._airflow import redact
 

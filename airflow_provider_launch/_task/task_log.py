@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import sys
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch._task.folds import unfolded
+from airflow_provider_launch._task.outcome import unfolded
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.secrets import hidden_spans
 from airflow_provider_launch.follow.events import (
     AttemptEnded,
     Ended,
@@ -42,6 +44,10 @@ PIECE_BYTES = 32 * 1024
 _TAIL_LINES = 10
 _TAIL_CHARS = 500
 _KEPT_TAILS = 8
+_MASKED_AROUND = 4096
+"""Longest secret of Airflow's masks, in characters, that is found where a text is cut."""
+_CUT_UNFINISHED_BYTES = 4000
+"""A longer unfinished text may have been cut; its first quarters are not shown, and one quarter is enough."""
 _STDERR = Stream.STDERR
 PROGRESS_S = 30.0
 """After this many seconds without a line the current status is logged."""
@@ -69,7 +75,7 @@ class _Replica:
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
 
-    Of a line that is rewritten, such as a progress bar, only the last text is shown.
+    A line that is rewritten, such as a progress bar, is shown with its last text only.
 
     The last state is logged after the last lines, with `Ended`, which only one part of a task gets.
 
@@ -86,6 +92,7 @@ class TaskLog:
         "_line_log",
         "_linked",
         "_log",
+        "_longest",
         "_mask",
         "_name",
         "_on_url",
@@ -109,6 +116,7 @@ class TaskLog:
         self._log = log
         self._line_log: Any = None
         self._mask: re.Pattern[str] | None = None
+        self._longest = 0
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
         self.url = progress.url
@@ -134,10 +142,37 @@ class TaskLog:
         be searched for all of them.
         """
         ordered = sorted(values, key=len, reverse=True)
+        self._longest = len(ordered[0]) if ordered else 0
         self._mask = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def _hidden(self, text: str) -> str:
         return text if self._mask is None else self._mask.sub(MASK, text)
+
+    def _secret_at(self, text: str, at: int) -> tuple[int, int]:
+        """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
+        start = stop = at
+        for begin, end in self._secrets_around(text, at):
+            if begin < at < end:
+                start, stop = min(start, begin), max(stop, end)
+        return start, stop
+
+    def _secrets_around(self, text: str, at: int) -> Iterable[tuple[int, int]]:
+        low = max(0, at - 2 * self._longest)
+        if self._mask is not None:
+            yield from ((low + found.start(), low + found.end())
+                        for found in self._mask.finditer(text[low : at + self._longest]))  # fmt: skip
+        low = max(0, at - _MASKED_AROUND)
+        yield from ((low + begin, low + end) for begin, end in hidden_spans(text[low : at + _MASKED_AROUND]))
+
+    def cut(self, text: str) -> list[str]:
+        """Cut text into pieces of about 32 KB of UTF-8; a secret at a cut is replaced by `***` in both pieces."""
+        parts = pieces(text)
+        for number, at in enumerate(itertools.accumulate(len(part) for part in parts[:-1])):
+            start, stop = self._secret_at(text, at)
+            if start < stop:
+                parts[number] = parts[number][: start - at] + MASK
+                parts[number + 1] = MASK + parts[number + 1][stop - at :]
+        return parts
 
     def _writers(self) -> tuple[Callable[[str], object], Callable[[str], object]]:
         """Return the functions that write a line of stdout and one of stderr."""
@@ -149,7 +184,8 @@ class TaskLog:
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
-        return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
+        longest = _TAIL_CHARS + len(MASK)
+        return {key: [line[:longest] for line in replica.tail] for key, replica in self._replicas.items()}
 
     def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
         """Return the last lines of these replicas, masked as in the log; without keys, of the latest writers."""
@@ -238,7 +274,13 @@ class TaskLog:
             return
         self._begin_lines(key)
         write = self._writers()[event.line.stream is _STDERR]
-        write(f"[{key} ...] {unfolded(event.line.text)}")
+        text = event.line.text
+        if len(text.encode("utf-8", "replace")) >= _CUT_UNFINISHED_BYTES:
+            # The scheduler or the reader may have cut it in the middle of a secret.
+            cut = len(text) * 3 // 4
+            start, stop = self._secret_at(text, cut)
+            text = MASK + text[stop:] if start < stop else text[cut:]
+        write(f"[{key} ...] {unfolded(text)}")
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         key = f"{event.role}/{event.replica}"
@@ -382,15 +424,19 @@ class TaskLog:
             self._line_log = line_logger(self._log)
         return replica
 
-    @staticmethod
-    def _keep_tail(replica: _Replica, lines: Sequence[LogLine]) -> None:
+    def _keep_tail(self, replica: _Replica, lines: Sequence[LogLine]) -> None:
         # A list, because a deque of ten items takes as much memory as one of sixty.
-        replica.tail += [last_refresh(line.text)[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
+        replica.tail += [self._start_of(last_refresh(line.text).rstrip("\r\n")) for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
 
-    @staticmethod
-    def _long(key: str, text: str, write: Callable[[str], object], first: int) -> None:
-        parts = pieces(text)
+    def _start_of(self, text: str) -> str:
+        if len(text) <= _TAIL_CHARS:
+            return text
+        start, stop = self._secret_at(text, _TAIL_CHARS)
+        return text[:start] + MASK if start < stop else text[:_TAIL_CHARS]
+
+    def _long(self, key: str, text: str, write: Callable[[str], object], first: int) -> None:
+        parts = self.cut(text)
         if len(parts) == 1:
             write(f"[{key}] {unfolded(text)}")
             return

@@ -66,6 +66,7 @@ class LogItem:
     key: str | None = None
     cursor: JsonValue = None
     size: int = 0
+    """Approximate memory of its lines, in bytes."""
     is_streamed: bool = False
     start: JsonValue = None
     """Cursor from which the lines were read, without the first `start_skip` lines after it."""
@@ -116,23 +117,23 @@ class ReplicaLog:
 # Less than one read of a busy log, so that the reader waits for the writer. Two busy threads would pass the GIL to
 # each other at each record, which costs more than the work of both.
 QUEUE_LINES = 256
-QUEUE_CHARS = 64 * 1024
+QUEUE_BYTES = 64 * 1024
 _STREAM_LINES = 4096
-_STREAM_CHARS = 256 * 1024
+_STREAM_BYTES = 256 * 1024
 """Streams read this far ahead, because a paused stream may lose lines that its engine rotates away."""
 
 
 class LogQueue:
     """Queue of items between reader and writer. Not thread-safe: guarded by the lock of its reader."""
 
-    __slots__ = ("_items", "_lines", "_taken", "chars")
+    __slots__ = ("_items", "_lines", "_taken", "bytes")
 
     def __init__(self) -> None:
         self._items: deque[LogItem] = deque()
         self._taken: LogItem | None = None
         self._lines = 0
-        self.chars = 0
-        """Number of characters read and not yet shown."""
+        self.bytes = 0
+        """Approximate memory of lines read and not yet shown."""
 
     def __bool__(self) -> bool:
         return bool(self._items)
@@ -141,7 +142,7 @@ class LogQueue:
         """Add an item."""
         self._items.append(item)
         self._lines += len(item.event.lines) if isinstance(item.event, LogLines) else 0
-        self.chars += item.size
+        self.bytes += item.size
 
     def take(self) -> LogItem | None:
         """Return the oldest item or None; it counts as queued until it is released."""
@@ -152,25 +153,25 @@ class LogQueue:
         """Make room for the next item, because this one was shown."""
         self._taken = None
         self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
-        self.chars -= item.size
+        self.bytes -= item.size
 
     @property
     def is_full(self) -> bool:
         """Whether plain reads must wait."""
-        return self._lines >= QUEUE_LINES or self.chars >= QUEUE_CHARS
+        return self._lines >= QUEUE_LINES or self.bytes >= QUEUE_BYTES
 
     @property
     def is_full_for_streams(self) -> bool:
         """Whether streams must wait."""
-        return self._lines >= _STREAM_LINES or self.chars >= _STREAM_CHARS
+        return self._lines >= _STREAM_LINES or self.bytes >= _STREAM_BYTES
 
     @property
     def has_room_for_streams(self) -> bool:
         """Whether paused streams may resume."""
-        return self._lines < _STREAM_LINES / 2 and self.chars < _STREAM_CHARS / 2
+        return self._lines < _STREAM_LINES / 2 and self.bytes < _STREAM_BYTES / 2
 
     def unmark_streamed(self) -> int:
-        """Unmark all items of streams, and return how many characters they had."""
+        """Unmark all items of streams, and return their size."""
         # Also the item that was taken: a consumer that stops in the middle of it may never release it.
         streamed = [item for item in (self._taken, *self._items) if item is not None and item.is_streamed]
         for item in streamed:

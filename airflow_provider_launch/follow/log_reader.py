@@ -28,7 +28,7 @@ from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
-from airflow_provider_launch.schedulers.logs import LogChunk, cut_lines, last_refresh
+from airflow_provider_launch.schedulers.logs import LINE_BYTES, LogChunk, cut_lines, last_refresh
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     SchedulerRejectedError,
@@ -127,7 +127,7 @@ class LogReader:
         self._from_now = from_now
         self._own_thread = own_thread
         self.can_stream = has_own(scheduler, "stream_log")
-        self._gate = gate_of(scheduler)
+        self._gate = gate_of(scheduler).of_app()
         self._shows_unfinished = has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has new lines or has ended, on another thread."""
@@ -245,9 +245,9 @@ class LogReader:
         for stream in resumed:
             stream_engine().resume(stream)
 
-    def buffered_chars(self) -> int:
-        """Return the number of characters read and not yet shown."""
-        return self._queue.chars
+    def buffered_bytes(self) -> int:
+        """Return the approximate memory of lines read and not yet shown."""
+        return self._queue.bytes
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -549,7 +549,7 @@ class LogReader:
         self, replica: ReplicaLog, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
     ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
-        size = sum(len(line.text) for line in lines)
+        size = sum(len(line.text) for line in lines) + LINE_BYTES * len(lines)
         position = position_after(replica.cursor, replica.drop)
         key = replica_key(replica.role, replica.k)
         self._queue.put(LogItem(event, key, position, size, is_streamed, start, start_skip))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_launch.follow.start_limit import is_waiting
+from airflow_provider_launch.follow.state_tracker import is_waiting
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff

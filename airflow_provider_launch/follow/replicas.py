@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -31,13 +33,12 @@ class Standing(NamedTuple):
 
 
 def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
-    """Return the replicas of these roles as waiting, before their states are known; `shown` limits the roles."""
-    return {
-        (role.name, k): Standing(Phase.WAITING)
-        for role in roles
-        if shown is None or role.name in shown
-        for k in range(role.num_replicas)
-    }
+    """Return the replicas of these roles as waiting, before their states are known; `shown` limits the roles.
+
+    No more than an app can have, because a plug-in may report the number that a program has written into its record.
+    """
+    keys = ((role.name, k) for role in roles if shown is None or role.name in shown for k in range(role.num_replicas))
+    return dict.fromkeys(islice(keys, MAX_REPLICAS), Standing(Phase.WAITING))
 
 
 def standings_of(

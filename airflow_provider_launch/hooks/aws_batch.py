@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch._airflow import ask
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch._airflow import AirflowNotFoundException
+from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
-from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
@@ -56,20 +57,14 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
             return options
         return dataclasses.replace(options, params={**options.params, "make_clients": clients_of_aws_connection})
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and the permission for each action that can be checked; creates nothing."""
-        try:
-            scheduler = cast("AwsBatchScheduler", self.scheduler)
-            missing = scheduler.missing_permissions(self.options.cfg.get("queue"))
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
-        if missing:
-            return False, f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy"
-        return True, (
-            f"extras are valid; AWS Batch in {scheduler.aws.region} answered and allows all actions that can be "
-            f"checked; RegisterJobDefinition and PassRole are checked only by the first launch"
+    def _probe(self) -> str:
+        """Check the permission for each action that can be checked; creates nothing."""
+        scheduler = cast("AwsBatchScheduler", self.scheduler)
+        if missing := scheduler.missing_permissions(self.options.cfg.get("queue")):
+            raise SchedulerRejectedError(f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy")
+        return (
+            f"AWS Batch in {scheduler.aws.region} answered and allows all actions that can be checked; "
+            f"RegisterJobDefinition and PassRole are checked only by the first launch"
         )
 
 
@@ -83,12 +78,20 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
             "aws_conn_id needs Airflow's amazon provider; install apache-airflow-providers-amazon, or leave "
             "aws_conn_id out and give region_name and credentials"
         ) from error
-    hook: Any = AwsGenericHook(
-        aws_conn_id=connection.aws_conn_id, client_type="batch", region_name=connection.region_name
-    )
+    name = connection.aws_conn_id or ""
     try:
-        # Both read the connection, in the triggerer also on the poller's thread.
-        session, theirs = ask(lambda: (hook.get_session(), hook.conn_config))
+        found = find_connection(name)
+    except AirflowNotFoundException as error:
+        raise SchedulerRejectedError(
+            f"aws_conn_id={name!r} is not a connection of Airflow; create it, or leave aws_conn_id out, so that boto3 "
+            f"finds credentials on the host"
+        ) from error
+    hook: Any = AwsGenericHook(aws_conn_id=name, client_type="batch", region_name=connection.region_name)
+    # If its own lookup finds nothing, as for each connection of the database in a script, it uses the host's account.
+    hook.get_connection = lambda _: found
+    try:
+        session = hook.get_session()
+        theirs = hook.conn_config
         verify = connection.verify or (theirs.verify if isinstance(theirs.verify, str) else None)
         return clients_of(
             session.client,
@@ -98,6 +101,4 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
             theirs.get_service_endpoint_url,
         )
     except (ValueError, TypeError) as error:
-        raise InvalidAppError(
-            f"aws_conn_id={connection.aws_conn_id!r} cannot be used: {error}; correct that connection"
-        ) from error
+        raise InvalidAppError(f"aws_conn_id={name!r} cannot be used: {error}; correct that connection") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -21,13 +21,8 @@ class DockerLaunchHook(BuiltinLaunchHook):
 
     backend: ClassVar[str] = "docker"
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and that the engine allows creating a container, which is never started."""
-        try:
-            engine = cast("DockerScheduler", self.scheduler).engine
-            engine.probe()
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
-        return True, f"extras are valid; a container could be created and removed at {engine.wire.url}"
+    def _probe(self) -> str:
+        """Check that the engine allows creating a container, which is never started."""
+        engine = cast("DockerScheduler", self.scheduler).engine
+        engine.probe()
+        return f"a container could be created and removed at {engine.wire.url}"

@@ -1,16 +1,27 @@
-"""Strict checks of a connection's extras, because Airflow stores them unchecked."""
+"""Strict checks of a connection's extras, which Airflow stores unchecked, and the file of defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["LaunchOptions", "refuse_locked", "refuse_standard_fields", "split_extras"]
+__all__ = [
+    "LaunchOptions",
+    "component_defaults",
+    "config_files",
+    "file_errors",
+    "refuse_locked",
+    "refuse_standard_fields",
+    "split_extras",
+]
 
 
 @dataclass(frozen=True)
@@ -102,3 +113,43 @@ def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
             f"connection {conn_id!r} sets {', '.join(names)}, which its type does not use; "
             f"leave {'it' if len(names) == 1 else 'them'} empty, and put options into the extra fields"
         )
+
+
+def config_files() -> list[str]:
+    """Return the file of `[launch] config_file`, whose defaults connections override; an empty list: there is none.
+
+    Raises:
+        InvalidAppError: the file does not exist on this host.
+    """
+    path = conf.get("launch", "config_file", fallback="")
+    if not path:
+        return []
+    found = Path(path).expanduser()
+    if not found.is_file():
+        raise InvalidAppError(
+            f"config_file in the section launch of airflow.cfg is {path!r}, which is not a file on this host; fix it"
+        )
+    return [str(found)]
+
+
+def component_defaults(name: str) -> dict[str, str]:
+    """Return the defaults for the parameters of a component, from `[component:<name>]` of the file.
+
+    Raises:
+        InvalidAppError: the file cannot be read.
+    """
+    if not (files := config_files()):
+        return {}
+    from airflow_provider_launch.runner.config import read_sections
+
+    with file_errors():
+        return read_sections(files, "component").get(name, {})
+
+
+@contextlib.contextmanager
+def file_errors() -> Iterator[None]:
+    """Name the file in errors of reading it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InvalidAppError(f"config_file in the section launch of airflow.cfg: {error}") from error

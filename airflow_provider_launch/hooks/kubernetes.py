@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
@@ -32,19 +33,14 @@ class KubernetesLaunchHook(BuiltinLaunchHook):
             refuse_programs(str(extras["kubeconfig_secret"]))
         return super()._options(extras)
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, and ask the cluster for all required permissions; creates nothing."""
-        try:
-            scheduler = cast("KubernetesScheduler", self.scheduler)
-            missing = scheduler.missing_rights()
-            place = f"namespace {scheduler.cluster.namespace!r} of {scheduler.cluster.url}"
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
+    def _probe(self) -> str:
+        """Ask the cluster for all required permissions; creates nothing."""
+        scheduler = cast("KubernetesScheduler", self.scheduler)
+        missing = scheduler.missing_rights()
+        namespace = f"namespace {scheduler.cluster.namespace!r} of {scheduler.cluster.url}"
         if missing:
-            return False, (
-                f"the credentials lack rights in {place}: {', '.join(missing)}; "
+            raise SchedulerRejectedError(
+                f"the credentials lack rights in {namespace}: {', '.join(missing)}; "
                 f"ask the administrator of the cluster to grant them, docs/kubernetes.md has the Role"
             )
-        return True, f"extras are valid; {place} answered and grants all rights that apps need; nothing was launched"
+        return f"{namespace} answered and grants all rights that apps need; nothing was launched"

@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask
-from airflow_provider_launch.hooks.config_file import config_files, file_errors
-from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
+from airflow_provider_launch.hooks.connections import find_connection
+from airflow_provider_launch.hooks.extras import (
+    LaunchOptions,
+    config_files,
+    file_errors,
+    refuse_locked,
+    refuse_standard_fields,
+    split_extras,
+)
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
 from airflow_provider_launch.schedulers.backends import BACKENDS
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
+__all__ = ["DEFAULT_CONN_ID", "HOOKS", "BuiltinLaunchHook", "LaunchHook"]
 
 DEFAULT_CONN_ID = "launch_local_default"
 """The connection of a task without one: local processes with default options."""
@@ -165,7 +171,7 @@ class LaunchHook(BaseHook):
 
     @cached_property
     def _trackers(self) -> dict[str, str | None]:
-        from airflow_provider_launch.runner.trackers import get_configured_trackers
+        from airflow_provider_launch.runner.injected_env import get_configured_trackers
 
         with file_errors():
             return get_configured_trackers(config_files())
@@ -246,17 +252,21 @@ class LaunchHook(BaseHook):
         return self.scheduler
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, create the scheduler, and list its apps; the text names the checks."""
+        """Check the extras, and the scheduler as far as its type can without a launch; the text names the checks."""
         try:
-            options = self.options
-            count = len(self.scheduler.list())
+            return True, f"extras are valid; {self._probe()}"
         except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
             return False, str(error)
         finally:
             self.close()
-        return True, f"extras are valid; {self._tested(options)} answered and lists {count} apps; nothing was launched"
 
-    def _tested(self, options: LaunchOptions) -> str:
+    def _probe(self) -> str:
+        """List the apps, and return what answered. Subclasses check more; any error is shown to the user."""
+        options = self.options
+        count = len(self.scheduler.list())
+        return f"{self._title(options)} answered and lists {count} apps; nothing was launched"
+
+    def _title(self, options: LaunchOptions) -> str:
         return f"scheduler {options.backend!r}"
 
     def close(self) -> None:
@@ -267,10 +277,8 @@ class LaunchHook(BaseHook):
 
 def _connection(conn_id: str) -> Connection | None:
     try:
-        return ask(lambda: BaseHook.get_connection(conn_id))
+        return find_connection(conn_id)
     except AirflowNotFoundException:
-        if (stored := _stored_connection(conn_id)) is not None:
-            return stored
         # Only for these ids: Airflow reports "not found" also if its API server fails, and then an app of another
         # connection must not run on this host.
         if conn_id in _NEED_NO_DEFINITION:
@@ -281,24 +289,6 @@ def _connection(conn_id: str) -> Connection | None:
                 f"airflow connections add {conn_id} --conn-type {cures[conn_id]}"
             ) from None
         raise
-
-
-def _stored_connection(conn_id: str) -> Connection | None:
-    """Return a connection of Airflow's database, for a script on a host with Airflow's configuration.
-
-    Tasks, triggerers and DAG parsers have already asked the API server, which reads the database.
-    """
-    if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
-        return None
-    from airflow.models import Connection as StoredConnection
-    from airflow.sdk import Connection
-
-    try:
-        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not read the database
-    except AirflowNotFoundException:
-        return None
-    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
-    return Connection(**{name: getattr(found, name) for name in names})
 
 
 def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:
@@ -312,3 +302,32 @@ def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:
     if not isinstance(extras, dict):
         raise InvalidAppError(f"the extra of connection {conn_id!r} must be a JSON object")
     return extras
+
+
+class BuiltinLaunchHook(LaunchHook):
+    """A hook whose extras are the options of its backend, both of the connection and of launches.
+
+    A subclass sets `backend`, which determines type and default name of its connections.
+
+    Args:
+        launch_conn_id: the connection. None: the backend's default connection.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        info = BACKENDS[cls.backend]
+        cls.conn_type = info.connection_type
+        cls.default_conn_name = info.default_conn_id
+        cls.hook_name = f"Launch ({info.title})"
+        # Airflow ignores an inherited one.
+        type.__setattr__(cls, "get_ui_field_behaviour", LaunchHook.__dict__["get_ui_field_behaviour"])
+
+    def __init__(self, launch_conn_id: str | None = None) -> None:
+        super().__init__(launch_conn_id or self.default_conn_name)
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        info = BACKENDS[self.backend]
+        params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
+        identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
+        locked = tuple(params.get("locked") or ())
+        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)

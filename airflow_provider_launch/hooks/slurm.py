@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
@@ -21,12 +21,6 @@ class SlurmLaunchHook(BuiltinLaunchHook):
 
     backend: ClassVar[str] = "slurm"
 
-    def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, the commands and the directory; with `test_node` also that a node can write a file."""
-        try:
-            text = cast("SlurmScheduler", self.scheduler).probe()
-        except Exception as error:  # noqa: BLE001 - Airflow shows any error as text
-            return False, str(error)
-        finally:
-            self.close()
-        return True, f"extras are valid; {text}"
+    def _probe(self) -> str:
+        """Check the commands and the directory; with `test_node` also that a node can write a file."""
+        return cast("SlurmScheduler", self.scheduler).probe()

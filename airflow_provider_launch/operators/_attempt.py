@@ -1,157 +1,441 @@
-"""The record of a task's app between tries, and the decision of the next try.
-
-Everything here is pure except `Memory`, which reads and writes one key of Airflow's task state store.
-"""
+"""The app of one try: adopted from an earlier try or launched, recorded for the next one, and cancelled on a kill."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from dataclasses import asdict, dataclass, fields
-from enum import Enum
-from typing import Any, Protocol
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.ids import slug
-from airflow_provider_launch.util.untrusted import clean_json
+from airflow_provider_launch._airflow import conf
+from airflow_provider_launch._task import metrics
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.outcome import folded
+from airflow_provider_launch._task.secrets import shown_request
+from airflow_provider_launch.hooks.task_states import deployment_id
+from airflow_provider_launch.links.launch import show_request
+from airflow_provider_launch.operators._earlier import EarlierApps, with_counts
+from airflow_provider_launch.operators._record import KILLED, Memory, NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.schedulers.api import Capability, spec_hash
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
+from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.macros import near_misses
+from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.untrusted import clean_text
 
-KEY = "launch"
-KILLED = "killed"
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
-# Kubernetes allows 63 characters for `<app id>-<role>-<replica>`; the slug leaves room for the last two.
-_SLUG_LENGTH = 28
-_HASH_LENGTH = 10
+    from airflow_provider_launch._task.cancel_on_kill import CancelThread
+    from airflow_provider_launch._task.task_run import OutageRetry
+    from airflow_provider_launch.hooks.launch import LaunchHook
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.roles import AppDef
 
-
-def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_index: int, attempt: int) -> str:
-    """Return the id of an app: readable, and unique for each attempt of each task.
-
-    Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
-    The start of the run distinguishes two runs with the same `run_id` if the first one was deleted.
-    """
-    # Lengths keep ("a", "b|c") and ("a|b", "c") apart.
-    parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
-    text = "".join(f"{len(part)}:{part}|" for part in parts)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return f"{_readable(dag_id, task_id)}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
-
-
-def _readable(dag_id: str, task_id: str) -> str:
-    """Return both names; each gets half of the length, and what the other one does not need."""
-    dag, task = slug(dag_id, _SLUG_LENGTH), slug(task_id, _SLUG_LENGTH)
-    room = _SLUG_LENGTH - 1
-    kept = task[: max(room - len(dag), room // 2)].rstrip("-")
-    return f"{dag[: room - len(kept)].rstrip('-')}-{kept}"
-
-
-@dataclass(frozen=True)
-class Record:
-    """Record of one attempt: its app, its scheduler and its progress."""
-
-    attempt: int
-    app_id: str
-    spec_hash: str
-    identity: str
-    """Identity of the scheduler at the launch; other schedulers do not know the app."""
-    clear_number: int
-    """How often tasks of the run had been cleared; the same number means a retry."""
-    state: str
-    """`intent` before the submit, `scheduled` after it, `closed` when no try may adopt the app."""
-    handle: str = ""
-    outcome: str = ""
-    """How the app of a closed record ended. `KILLED` in an open record: the task was killed, the app was not ended."""
-    max_tries: int = -1
-    """Airflow's limit of tries, which a clear of this task raises unless the task was running. -1: unknown."""
-    retries: int = -1
-    """The DAG's value at the launch. A clear computes `max_tries` from it, so that number alone is ambiguous."""
-    value: dict[str, Any] | None = None
-    """Return value of the task, saved before its succeeded app is removed."""
-
-    since: float = 0.0
-    """Epoch seconds of the first submission, from which `start_limit_s` counts. 0: unknown."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the next try must look up the app."""
-        return self.state != "closed"
-
-    @classmethod
-    def from_json(cls, value: object) -> Record | None:
-        """Return the stored record; None if it is not valid, because users can edit the store in the UI."""
-        if not isinstance(value, dict):
-            return None
-        known = {item.name: value.get(item.name) for item in fields(cls) if item.name not in ("value", "since")}
-        known |= {name: value.get(name, -1) for name in ("max_tries", "retries")}
-        texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
-        numbers = ("attempt", "clear_number", "max_tries", "retries")
-        if not all(isinstance(known[name], str) for name in texts):
-            return None
-        if not all(isinstance(known[name], int) and not isinstance(known[name], bool) for name in numbers):
-            return None
-        if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
-            return None
-        since, value = value.get("since"), value.get("value")
-        since = float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else 0.0
-        return cls(**known, value=value if isinstance(value, dict) else None, since=since)  # type: ignore[arg-type]  # each was checked above
+# A log line must stay below 64 KB; Airflow cuts stored rendered fields far earlier.
+_SHOWN_CHARS = 16_000
+_KILLED_CANCEL_S = 3.0
 
 
-class NextStep(Enum):
-    """The first action of a try."""
-
-    LAUNCH = "launch the first app, or the next one after one that is over"
-    RESUME = "find the app of the last try and continue with it"
-    REPLACE = "cancel the previous app, then launch a new one"
-
-
-def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> NextStep:
-    """Return the first action of a try, given the record of an earlier try.
+class Attempt:
+    """The app of one try.
 
     Args:
-        record: record of that try.
-        clear_number: how often tasks of the run were cleared, this one or another.
-        max_tries: Airflow's limit of tries.
-        retries: the current number in the DAG.
+        operator: the task of the DAG, rendered.
+        context: of the task.
+        hook: reaches the scheduler.
+        killer: cancels the current app when the task is killed.
+        retry: calls the scheduler, retrying during an outage.
     """
-    if record is None:
-        return NextStep.LAUNCH
-    # A clear kills a running task, and raises the limit of one that is not running; otherwise it concerned another
-    # task. Closed means ended or cancelled, but the cancel of a killed try may have failed: check again.
-    limits = (record.max_tries, record.retries)
-    concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
-    if record.clear_number != clear_number and concerns_us:
-        return NextStep.REPLACE
-    return NextStep.RESUME if record.is_open else NextStep.LAUNCH
 
+    def __init__(
+        self, operator: LaunchAppOperator, context: Context, hook: LaunchHook, killer: CancelThread, retry: OutageRetry
+    ) -> None:
+        self._op = operator
+        self._context = context
+        self._ti: Any = context["ti"]
+        self._hook = hook
+        self._killer = killer
+        self._retry = retry
+        self._log = operator.log
+        self._memory = Memory(context.get("task_state_store"))
+        self._record: Record | None = None
+        self.adopted: DescribeAppResponse | None = None
+        """Status of the app when this try adopted it. None: this try has launched it."""
+        self.value: dict[str, Any] | None = None
+        """Return value of the last try, whose app has succeeded and was removed."""
+        self.has_succeeded = False
+        """Whether the app has succeeded, so that a kill no longer cancels it."""
 
-class StateStore(Protocol):
-    """The part of `context["task_state_store"]` that is used."""
+    @property
+    def app_id(self) -> str:
+        """The current app; empty if there is none yet."""
+        return "" if self._record is None else self._record.app_id
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of the key."""
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value across tries and clears for `retention`; None: as in Airflow's configuration."""
-
-
-class Memory:
-    """Stores the record of this task instance. Without a store (Airflow before 3.3) it is lost with the process."""
-
-    def __init__(self, store: StateStore | None) -> None:
-        self._store = store
+    @property
+    def since(self) -> float | None:
+        """Epoch seconds of the first submission of the current app; None: unknown."""
+        return (self._record.since or None) if self._record is not None else None
 
     @property
     def is_persistent(self) -> bool:
         """Whether another try can load what is saved."""
-        return self._store is not None
+        return self._memory.is_persistent
 
-    def load(self) -> Record | None:
-        """Return what the last try saved, None if there was none."""
-        return None if self._store is None else Record.from_json(self._store.get(KEY, None))
+    @property
+    def _backend(self) -> str:
+        return self._hook.options.backend
 
-    def save(self, record: Record) -> None:
-        """Keep the record for the next try."""
-        if self._store is not None:
-            from airflow.sdk.execution_time.context import NEVER_EXPIRE
+    @property
+    def _scheduler(self) -> Scheduler[Any]:
+        return self._hook.scheduler
 
-            # A task may run for longer than Airflow keeps such values, and a later clear must find the app.
-            # The value is deleted with the run.
-            self._store.set(KEY, clean_json(asdict(record)), retention=NEVER_EXPIRE if record.is_open else None)
+    # ---- acquire ---------------------------------------------------------------------------------------------
+
+    def acquire(self, app: AppDef, cfg: Mapping[str, Any]) -> str:
+        """Adopt the app of an earlier try or launch one, and return its handle.
+
+        Args:
+            app: the app to launch.
+            cfg: options for a launch.
+        """
+        if self.is_persistent:
+            last = self._memory.load()
+        else:
+            app = with_counts(app, self._context, self._op.retries, time.time())
+            last = self._without_record()
+        run, ti = self._context["dag_run"], self._ti
+        clear_number = int(getattr(run, "clear_number", 0) or 0)
+        max_tries = int(getattr(ti, "max_tries", -1))
+        retries = int(self._op.retries or 0)
+        digest = spec_hash(app, cfg)
+        step = next_step(last, clear_number, max_tries, retries)
+        if last is not None and step is NextStep.REPLACE and self._may_use(last, step):
+            self._cancel_replaced(last)
+        if last is not None and step is NextStep.RESUME and self._may_use(last, step):
+            # If a clear happened since then, it concerned another task of the run.
+            last = dataclasses.replace(
+                last, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
+            )
+            if (handle := self._resume(last, app, cfg, digest)) is not None:
+                return handle
+        # Without a store the ids follow the number of the try, so that the next try finds them.
+        number = last.attempt + 1 if last is not None and self.is_persistent else max(0, int(ti.try_number) - 1)
+        record = Record(
+            number, self._own_id(number), digest, self._hook.options.identity, clear_number, "intent",
+            max_tries=max_tries, retries=retries,
+        )  # fmt: skip
+        return self._launch(app, cfg, record)
+
+    def _without_record(self) -> Record | None:
+        """Return the record of the last try as a store would have it, and cancel older apps of the task."""
+        earlier = EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
+        last, replaced = earlier.find()
+        for each in replaced:
+            self._cancel_replaced(each)
+        return last
+
+    def _own_id(self, number: int) -> str:
+        """Return the id of the task's app for this attempt."""
+        start = str(self._context["dag_run"].start_date or "")
+        return app_id_for(**TaskKey.of(self._ti)._asdict(), run_start=start, attempt=number)
+
+    def _may_use(self, record: Record, step: NextStep) -> bool:
+        """Return whether the recorded app is on this scheduler and belongs to the task."""
+        if not self._is_here(record, step):
+            return False
+        if is_own := self._is_own(record):
+            return True
+        text = f"the record of an earlier try names app {record.app_id!r}, which does not belong to this task"
+        if is_own is None or step is NextStep.REPLACE:
+            self._log.warning("%s; it is ignored", text)
+            return False
+        raise LaunchError(f"{text}; clear the task to launch again")
+
+    def _is_own(self, record: Record) -> bool | None:
+        """Return whether the recorded app belongs to the task, because users can edit the record.
+
+        None: its id is not that of the recorded attempt, and no such app exists.
+        """
+        if record.app_id == self._own_id(record.attempt):
+            return True
+        # A clear may have changed the start of the run, which is part of the id; other schedulers choose the id.
+        response = self._retry(self._scheduler.describe, record.app_id)
+        if response is None:
+            return None
+        owner = owner_of(response.metadata)
+        return task_of(owner) == TaskKey.of(self._ti) and owner.get(DEPLOYMENT, "") in {"", deployment_id()}
+
+    def _is_here(self, record: Record, step: NextStep) -> bool:
+        """Return whether the connection still leads to the scheduler of the recorded app."""
+        identity = self._hook.options.identity
+        if record.identity == identity:
+            return True
+        if not record.is_open:
+            return False
+        text = (
+            f"app {record.app_id} was launched on {record.identity!r}, "
+            f"but connection {self._op.launch_conn_id!r} now means {identity!r}"
+        )
+        if step is NextStep.REPLACE:
+            self._log.warning("%s; it cannot be cancelled from here and may be running", text)
+            return False
+        raise LaunchError(f"{text}; restore the connection, or clear the task to launch again")
+
+    def _cancel_replaced(self, record: Record) -> None:
+        """Cancel the app from before a clear, and wait for its end for a limited time."""
+        # From here on a kill cancels this app.
+        self._track(record)
+        response = self._retry(self._scheduler.describe, record.app_id)
+        if response is None or is_terminal(response.state):
+            return
+        self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
+        self._retry(self._scheduler.cancel, record.app_id)
+        if self._op.kill_policy == "leave":
+            # With other policies the kill by the clear has counted it.
+            metrics.count_cancelled(self._backend)
+        if self._await_end(record.app_id) is None:
+            self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
+
+    def _resume(self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str) -> str | None:
+        """Return the handle of the app of the last try; None: that app is over, and a new attempt is due."""
+        if record.value is not None:
+            self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
+            self.value = record.value
+            return self._handle_of(record)
+        # From here on a kill cancels this app.
+        self._track(record)
+        adopts = Capability.ADOPT in self._scheduler.capabilities
+        response = self._retry(self._scheduler.describe, record.app_id)
+        if response is None and record.state != "intent":
+            self._log.warning("app %s of the last try vanished: unknown outcome; launching again", record.app_id)
+            return None
+        if response is None and not adopts:
+            self._warn_no_adopt("the last try may have launched an app that cannot be found")
+        if response is not None and response.state in (AppState.FAILED, AppState.CANCELLED):
+            self._log.info("app %s of the last try ended as %s; launching again", record.app_id, response.state)
+            return None
+        if response is None or (record.state == "intent" and not is_terminal(response.state) and adopts):
+            # The submission did not happen, or may have been interrupted: submit the same attempt under the same id.
+            return self._launch(app, cfg, dataclasses.replace(record, spec_hash=digest), was_intended=True)
+        self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
+        # Empty: found without a record.
+        if record.spec_hash not in ("", digest):
+            self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
+        handle = self._handle_of(record)
+        self._op.request = f"adopted from an earlier try: {handle}"
+        show_request(self._op, self._ti)
+        self.adopted = response
+        adopted = dataclasses.replace(record, state="scheduled", handle=handle)
+        self._track(adopted)
+        self._memory.save(adopted)
+        return handle
+
+    def _launch(self, app: AppDef, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
+        """Submit the app under the id of the record and return its handle."""
+        # The dry run starts nothing, so an invalid app leaves no trace; only a workspace needs an engine here.
+        key, dryrun = TaskKey.of(self._ti), self._hook.runner.dryrun
+        info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
+        # A build may have taken minutes.
+        self._killer.check()
+        self._show(info, app)
+        adopts = Capability.ADOPT in self._scheduler.capabilities
+        if not adopts:
+            self._warn_no_adopt("a worker that dies during the launch may cause a second app")
+        if not was_intended:
+            # The build of an image does not count as waiting for a start.
+            record = dataclasses.replace(record, since=time.time())
+        self._memory.save(record)
+        self._track(record)
+        started_at = time.monotonic()
+        try:
+            # Do not retry an outage if a second submit may start a second app.
+            schedule = self._hook.runner.schedule
+            handle = self._retry(schedule, info) if adopts else schedule(info)
+        except AppConflictError:
+            # The id belongs to an earlier try with the same intent, and the DAG has changed since.
+            if not was_intended:
+                raise
+            handle = self._handle_of(record)
+            self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
+        metrics.seconds("submit", time.monotonic() - started_at, backend=self._backend)
+        metrics.count("apps_launched", backend=self._backend)
+        app_id = parse_app_handle(handle).app_id
+        launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
+        self._track(launched)
+        self._killer.check()
+        self._memory.save(launched)
+        # Only now, so that the app does not wait for it and a kill finds the app recorded.
+        show_request(self._op, self._ti)
+        self._log.info("launched %s", handle)
+        return handle
+
+    def _handle_of(self, record: Record) -> str:
+        # Not the recorded handle, which users can edit.
+        return make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+
+    def _show(self, info: AppDryRunInfo[Any], app: AppDef) -> None:
+        """Log the request, and the macros in it that are probably misspelled."""
+        text = shown_request(info)
+        self._op.request = clean_text(text)
+        more = len(text) - _SHOWN_CHARS
+        shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
+        for line in folded(f"Request to scheduler {self._backend}", shown):
+            self._log.info("%s", line)
+        for role in app.roles:
+            for given, meant in near_misses(role):
+                self._log.warning(
+                    "role %r: ${%s} is not a macro and stays as it is, for the shell; did you mean ${%s}?",
+                    role.name, given, meant,
+                )  # fmt: skip
+
+    def _warn_no_adopt(self, consequence: str) -> None:
+        self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)
+
+    def rejoin(self, handle: str) -> str:
+        """Make the app that the trigger has followed the current one, and return its handle; empty: there is none.
+
+        Args:
+            handle: from the trigger. Empty: the trigger failed before it found the app, which may still be running.
+        """
+        record = self._memory.load()
+        if not handle and record is not None and self._is_own(record):
+            handle = self._handle_of(record)
+        if handle:
+            app_id = parse_app_handle(handle).app_id
+            if record is None or record.app_id != app_id:
+                record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
+            self._track(record)
+        return handle
+
+    # ---- record ----------------------------------------------------------------------------------------------
+
+    def _track(self, record: Record) -> None:
+        """Make an app the current one, which a kill cancels."""
+        self._record, self._killer.app_id = record, record.app_id
+
+    def save_value(self, value: dict[str, Any]) -> None:
+        """Save the return value for the next try, in case this worker dies before Airflow records the success."""
+        if self._record is not None:
+            self._record = dataclasses.replace(self._record, value=value)
+            self._memory.save(self._record)
+
+    def close(self, error: Exception) -> None:
+        """Save for the next try that the app has ended, and how."""
+        record = self._record
+        if record is None:
+            return
+        status = getattr(error, "status", None)
+        outcome = str(status.state) if status is not None else type(error).__name__
+        # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
+        with contextlib.suppress(Exception):
+            self._memory.save(dataclasses.replace(record, state="closed", outcome=outcome))
+
+    def _note_kill(self, record: Record) -> None:
+        """Keep the record open, and note the kill, because a clear may have been its reason."""
+        with contextlib.suppress(Exception):
+            self._memory.save(dataclasses.replace(record, outcome=KILLED))
+
+    # ---- cancel ----------------------------------------------------------------------------------------------
+
+    def cancel_not_started(self, error: Exception) -> None:
+        """Cancel the app that has not started in time, so that the next try launches again."""
+        record = self._record
+        if record is None:
+            return
+        is_asked = False
+        try:
+            self._retry(self._scheduler.cancel, record.app_id)
+            is_asked = True
+            state = self._await_end(record.app_id)
+        except AppKilledError:
+            if not is_asked:
+                self.cancel_killed()
+                return
+            self._log.warning("app %s is cancelled; the task was killed before it has ended", record.app_id)
+            self._note_kill(record)
+            return
+        except Exception as problem:  # noqa: BLE001 - the task fails anyway, and the remaining app is logged
+            self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
+            return
+        # It may have started at the last moment: then the next try follows it, or takes its result.
+        if state is None:
+            self._log.warning("app %s is cancelled but has not ended yet; the next try will check it", record.app_id)
+        elif state is AppState.SUCCEEDED:
+            self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
+        elif state is AppState.CANCELLED:
+            metrics.count_cancelled(self._backend)
+            self._log.warning("app %s has not started, and is cancelled", record.app_id)
+            self.close(error)
+        else:
+            self._log.warning("app %s has started at the last moment, and is %s", record.app_id, state)
+            self.close(error)
+
+    def _await_end_of(self, record: Record) -> AppState | None:
+        """Wait for the end of an app that a kill may be ending; from here on another kill cancels it."""
+        self._track(record)
+        return self._await_end(record.app_id)
+
+    def _await_end(self, app_id: str) -> AppState | None:
+        """Wait for the end of a cancelled app and return its state; CANCELLED if it no longer exists.
+
+        None: it has not ended within `[launch] replace_wait_s`.
+        """
+        deadline = time.monotonic() + conf.getfloat("launch", "replace_wait_s", fallback=60.0)
+        while time.monotonic() < deadline:
+            response = self._retry(self._scheduler.describe, app_id)
+            if response is None:
+                return AppState.CANCELLED
+            if is_terminal(response.state):
+                return response.state
+            self._killer.check()
+            time.sleep(min(0.2, self._scheduler.poll_interval_s))
+        return None
+
+    def cancel_killed(self) -> None:
+        """Cancel the app of a killed task, also if it was submitted after the helper thread has run."""
+        record = self._record
+        if record is None or self.has_succeeded:
+            return
+        if self._op.kill_policy == "leave":
+            self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            self._note_kill(record)
+            return
+        error = self._killer.error
+        deadline = time.monotonic() + _KILLED_CANCEL_S
+        while True:
+            try:
+                self._scheduler.cancel(record.app_id)
+            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and the remaining app is logged
+                error = problem
+            else:
+                if self._had_succeeded(record):
+                    # The record stays open: a retry takes the result.
+                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    self._note_kill(record)
+                    return
+                self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                metrics.count_cancelled(self._backend)
+                self.close(AppKilledError("killed"))
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._note_kill(record)
+        self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    def _had_succeeded(self, record: Record) -> bool:
+        with contextlib.suppress(Exception):
+            found = self._scheduler.describe(record.app_id)
+            return found is not None and found.state == AppState.SUCCEEDED
+        return False
+
+
+def _run_of(key: TaskKey) -> str:
+    """Return the id of the task's run, the parent of runs in trackers; it is the same in each try."""
+    index = "" if key.map_index < 0 else f"/{key.map_index}"
+    return f"airflow://{key.dag_id}/{key.run_id}/{key.task_id}{index}"

@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.hooks.config_file import component_defaults
+from airflow_provider_launch.hooks.extras import component_defaults
 from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
-from airflow_provider_launch.specs.component_args import bound_args
+from airflow_provider_launch.specs.component_args import bound_args, gives_text
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.operators._fields import OperatorFields
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.roles import AppDef
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 
 
-def component_app(task: OperatorFields, args: Any) -> AppDef:
+def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     """Return the app that the component builds from the rendered arguments, in which each `$` of data may be marked.
 
     Raises:
@@ -34,7 +34,7 @@ def component_app(task: OperatorFields, args: Any) -> AppDef:
     return app
 
 
-def check_component(task: OperatorFields) -> None:
+def check_component(task: LaunchAppOperator) -> None:
     """Refuse what the task would refuse at run time; call the component only if no argument is a template.
 
     Raises:
@@ -52,6 +52,11 @@ def check_component(task: OperatorFields) -> None:
             argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
         ]
     bound_args(function, arguments, component_defaults(str(task.component)), is_open)
+
+
+def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:
+    """Return whether templates in this value of an argument give text: "3.10" must not become 3.1."""
+    return gives_text(_function(task), name, value)
 
 
 def is_open(value: object) -> bool:
@@ -84,7 +89,7 @@ def _arguments(args: object) -> Mapping[str, Any] | list[Any]:
     )
 
 
-def _function(task: OperatorFields) -> Callable[..., AppDef]:
+def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
     name: object = task.component
     if not isinstance(name, str):
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")

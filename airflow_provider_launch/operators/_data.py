@@ -22,13 +22,14 @@ _MARK = "\U0010fffd"
 """Stands for a `$`; from the last private use area, where no characters are assigned."""
 
 
-def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.Environment:
+def data_env(env: jinja2.Environment, *, native: bool, as_text: bool, values: list[Any]) -> jinja2.Environment:
     """Return the environment for templates in an app.
 
     Args:
         env: of the DAG.
         native: whether the DAG has `render_template_as_native_obj=True`.
         as_text: whether the result is text even in a native DAG: "3.10" stays text, and a list becomes JSON.
+        values: gets the value of each expression.
     """
     import jinja2.compiler
 
@@ -36,6 +37,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.
 
     def finalize(*args: Any) -> Any:
         value = inner(*args) if inner is not None else args[-1]
+        values.append(value)
         if isinstance(value, str):
             return value.replace("$", _MARK)
         if not as_text:

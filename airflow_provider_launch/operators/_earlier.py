@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.start_limit import is_waiting
+from airflow_provider_launch.follow.state_tracker import is_waiting
 from airflow_provider_launch.hooks.task_states import deployment_id
-from airflow_provider_launch.operators._attempt import Record
+from airflow_provider_launch.operators._record import Record
 from airflow_provider_launch.specs.owner import COUNTS, DEPLOYMENT, OWNER, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
@@ -21,11 +21,13 @@ from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
-    from airflow_provider_launch.operators._fields import OperatorFields
+    from airflow_provider_launch._task.task_run import OutageRetry
+    from airflow_provider_launch.hooks.launch import LaunchHook
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.schedulers.responses import ListAppResponse
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.states import AppState
 
 _MOST_TRIES = 200
 """Tries whose apps are looked for, the latest ones; each has an id in one request."""
@@ -68,49 +70,56 @@ class EarlierApps:
 
     Args:
         operator: the task of the DAG, rendered.
-        tracker: its calls of the scheduler are repeated during an outage, and a kill cancels the app that it tracks.
-        scheduler: of the connection.
-        identity: of the connection.
-        app_id_of: returns the id of the app of an attempt, which is the number of the try less 1.
+        context: of the task.
+        hook: reaches the scheduler.
+        retry: calls the scheduler, retrying during an outage.
+        id_of: returns the id of the app of an attempt, which is the number of the try less 1.
+        await_end: waits for the end of an app for a limited time; None: it has not ended.
     """
 
     def __init__(
         self,
-        operator: OperatorFields,
-        tracker: AttemptTracker,
-        scheduler: Scheduler[Any],
-        identity: str,
-        app_id_of: Callable[[int], str],
+        operator: LaunchAppOperator,
+        context: Context,
+        hook: LaunchHook,
+        retry: OutageRetry,
+        id_of: Callable[[int], str],
+        await_end: Callable[[Record], AppState | None],
     ) -> None:
         self._op = operator
-        self._tracker = tracker
-        self._scheduler = scheduler
-        self._identity = identity
-        self._app_id_of = app_id_of
+        self._context = context
+        self._hook = hook
+        self._retry = retry
+        self._id_of = id_of
+        self._await_end = await_end
 
-    def find(self, context: Context) -> tuple[Record | None, list[Record]]:
+    @property
+    def _scheduler(self) -> Scheduler[Any]:
+        return self._hook.scheduler
+
+    def find(self) -> tuple[Record | None, list[Record]]:
         """Return the record of the newest app of this task, as a store would have it, and apps that must end.
 
         Waits if the app may be ending: a worker that was killed cancels its app, and cannot leave a note about it.
         """
-        tries = int(context["ti"].try_number) - 1
+        tries = int(self._context["ti"].try_number) - 1
         if tries <= 0:
             return None, []
-        ids = {self._app_id_of(attempt): attempt for attempt in range(max(0, tries - _MOST_TRIES), tries)}
-        answers = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe_many(list(ids)))
+        ids = {self._id_of(attempt): attempt for attempt in range(max(0, tries - _MOST_TRIES), tries)}
+        answers = self._retry(self._scheduler.describe_many, list(ids))
         found = sorted((ids[app_id], app_id) for app_id, answer in answers.items() if answer is not None)
         ending = [
             self._record(attempt, app_id, "scheduled")
             for attempt, app_id in found[:-1]
             if (answer := answers[app_id]) is not None and not is_terminal(answer.state)
         ]
-        ending += self._from_before_a_clear(context, {*ids, self._app_id_of(tries)})
-        return (self._as_recorded(context, *found[-1]) if found else None), ending
+        ending += self._from_before_a_clear({*ids, self._id_of(tries)})
+        return (self._as_recorded(*found[-1]) if found else None), ending
 
-    def _as_recorded(self, context: Context, attempt: int, app_id: str) -> Record | None:
-        record = self._record(attempt, app_id, "scheduled")
+    def _as_recorded(self, attempt: int, app_id: str) -> Record | None:
+        context, record = self._context, self._record(attempt, app_id, "scheduled")
         # An answer about many apps may lack what was stored with the app.
-        answer = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(app_id))
+        answer = self._retry(self._scheduler.describe, app_id)
         if answer is None:
             return None
         owner: Mapping[str, str] = owner_of(answer.metadata)
@@ -126,29 +135,26 @@ class EarlierApps:
         if is_terminal(answer.state):
             return record
         if self._op.kill_policy != "leave":
-            # From here on a kill cancels this app.
-            self._tracker.track(record)
             self._op.log.info(
                 "app %s of an earlier try is %s; waiting for up to `[launch] replace_wait_s`, because a kill may be "
                 "ending it, which only Airflow 3.3 and newer record",
                 app_id, answer.state,
             )  # fmt: skip
-            if self._tracker.await_end(app_id) is not None:
+            if self._await_end(record) is not None:
                 return record
-        answer = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(app_id))
+        answer = self._retry(self._scheduler.describe, app_id)
         # An app that has not started may not be submitted completely: submitting it again completes it.
         is_partial = answer is not None and is_waiting(answer.state)
         return dataclasses.replace(record, state="intent" if is_partial else "scheduled")
 
-    def _from_before_a_clear(self, context: Context, known: set[str]) -> list[Record]:
+    def _from_before_a_clear(self, known: set[str]) -> list[Record]:
         """Return running apps from before a clear of the finished run: it gave the run another start, and new ids."""
-        if not _clear_number(context):
+        if not _clear_number(self._context):
             return []
         deployment = deployment_id()
         if not deployment:
             return []
-        ti = context["ti"]
-        task = TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+        task = TaskKey.of(self._context["ti"])
         return [
             self._record(0, row.app_id, "scheduled")
             for row in self._rows()
@@ -159,7 +165,7 @@ class EarlierApps:
         ]
 
     def _rows(self) -> list[ListAppResponse]:
-        return self._tracker.retry_while_unavailable(self._scheduler.list)
+        return self._retry(self._scheduler.list)
 
     def _record(self, attempt: int, app_id: str, state: str) -> Record:
-        return Record(attempt, app_id, "", self._identity, -1, state)
+        return Record(attempt, app_id, "", self._hook.options.identity, -1, state)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch._task import metrics
 from airflow_provider_launch.runner.orphans import GONE, OVER
+from airflow_provider_launch.specs.errors import LaunchError
+from airflow_provider_launch.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.specs.owner import TaskKey
 
 
-def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
-    """Call `cancel(state)` at the end of this process if the task is over by then, or its run was deleted.
+def cancel_if_refused(task: TaskKey, handle: str, hook: LaunchHook, log: Any) -> None:
+    """Cancel the app at the end of this process if the task is over by then, or its run was deleted.
 
     Airflow reports the deferral after `execute` has returned. It handles a refusal like a crash of its own and does not
     call the operator again, but it calls listeners after the report (Airflow 3.2 and newer; with older versions the
@@ -29,7 +32,7 @@ def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
                 manager.pm.unregister(self)
                 with contextlib.suppress(Exception):  # on an error the reconciler finds the app
                     if (state := _state_of(task)) is not None:
-                        cancel(state)
+                        _cancel(state, handle, hook, log)
 
         manager = get_listener_manager()
         manager.add_listener(Listener())  # type: ignore[no-untyped-call]  # Airflow has no type here
@@ -42,3 +45,16 @@ def _state_of(task: TaskKey) -> str | None:
     # The task has just run, so if its run does not exist, it was deleted.
     state = ask_states([task], lambda _dag, _run: True).get(task)
     return state if state in OVER or state == GONE else None
+
+
+def _cancel(state: str, handle: str, hook: LaunchHook, log: Any) -> None:
+    scheduler = hook.new_scheduler()
+    try:
+        scheduler.cancel(parse_app_handle(handle).app_id)
+    except LaunchError as error:
+        log.error("the task is %s, but %s could not be cancelled: %s", state, handle, error)  # noqa: TRY400 - the text is enough
+    else:
+        log.warning("the task is %s, so its deferral was refused; %s is cancelled", state, handle)
+        metrics.count_cancelled(hook.options.backend)
+    finally:
+        scheduler.close()

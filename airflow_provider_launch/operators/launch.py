@@ -270,7 +270,8 @@ class LaunchAppOperator(BaseOperator):
         is_app = content is self.app
         is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
         # Macros apply in a whole app from a template or XCom; any other text from there is data.
-        self._marks_data, self._keeps_types = not (is_app and is_brought), not is_app
+        # A list is a command line, so all its members are text.
+        self._marks_data, self._keeps_types = not (is_app and is_brought), not (is_app or isinstance(content, list))
         try:
             rendered = self._render_content(content, context, jinja_env, seen_oids)
         finally:
@@ -293,22 +294,33 @@ class LaunchAppOperator(BaseOperator):
             return marked(content) if self._marks_data else content
         env = jinja_env or self.get_template_env()
         if isinstance(content, str):
-            if not has_template(content, env):
-                return content
-            return with_final_newline(content, self._rendered_text(content, context, env, seen_oids), env)
+            is_template = has_template(content, env)
+            text = self._rendered_text(content, context, env, seen_oids) if is_template else content
+            return with_final_newline(content, text, env) if is_template else content
         if self._marks_data and isinstance(content, XComArg):
             return marked(super().render_template(content, context, env, seen_oids))
         if is_plain_object(content):
-            return rendered_copy(content, lambda name, part: self._render_part(name, part, context, env, seen_oids))
+            keeps = self._keeps_types
+            # Metadata may hold any type.
+            return rendered_copy(
+                content,
+                lambda name, part: self._render_part(part, context, env, seen_oids, keeps or name == "metadata"),
+            )
+        if content is self.component_args and isinstance(content, dict):
+            from airflow_provider_launch.operators._component import takes_text
+
+            return {
+                name: self._render_part(part, context, env, seen_oids, not takes_text(self, name, part))
+                for name, part in content.items()
+            }
         rendered = super().render_template(content, context, env, seen_oids)
         return as_text(content, rendered) if content is self.app and isinstance(content, dict) else rendered
 
     def _render_part(
-        self, name: str, part: Any, context: Context, env: jinja2.Environment, seen_oids: set[int] | None
+        self, part: Any, context: Context, env: jinja2.Environment, seen_oids: set[int] | None, keeps_types: bool
     ) -> Any:
-        """Return a field of an app or role rendered; metadata may hold any type."""
-        before = self._keeps_types
-        self._keeps_types = before or name == "metadata"
+        """Return a field of an app or role, or an argument of a component, rendered."""
+        before, self._keeps_types = self._keeps_types, keeps_types
         try:
             return self.render_template(part, context, env, seen_oids)
         finally:
@@ -326,9 +338,12 @@ class LaunchAppOperator(BaseOperator):
 
         native = isinstance(env, nativetypes.NativeEnvironment)
         as_text = not (native and self._keeps_types)
-        env = data_env(env, native=native, as_text=as_text)
+        values: list[Any] = []
+        env = data_env(env, native=native, as_text=as_text, values=values)
         with rendering(self, native=not as_text):
             rendered = super().render_template(content, context, env, seen_oids)
+        if native and as_text and values == [None] and rendered == "None":
+            return None  # the default of a parameter or field, not its text
         # In text, data is already marked, and the rest comes from the DAG file.
         return rendered if isinstance(rendered, str) else marked(rendered)
 
@@ -367,7 +382,8 @@ class LaunchAppOperator(BaseOperator):
             SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
         """
         with _final_errors():
-            return self._launching(self._app_now()).run(context)
+            app = self._app_now()
+            return self._started(context).run(app, self._sources(context))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
@@ -391,20 +407,27 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Not the app of the DAG, because the launched app counts, and a function must not be called again.
-            return self._launching(None).resume(context, event)
+            return self._started(context).resume(event)
 
-    def _launching(self, app: AppDef | None) -> OperatorRun:
+    def _started(self, context: Context) -> OperatorRun:
+        """Return a run that `on_kill` reaches."""
         # Imported here, because parsing a DAG does not need it.
+        from airflow_provider_launch._task.cancel_on_kill import CancelThread
         from airflow_provider_launch.operators._run import OperatorRun
 
-        return OperatorRun(self, app)
+        self._killer = killer = CancelThread()
+        if self._killed:
+            killer.fire()
+        return OperatorRun(self, context, killer, self._app_ended)
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""
         if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
             print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
             return
-        print(self._launching(self._app_now()).dry_run())  # noqa: T201 - the purpose of dry_run
+        from airflow_provider_launch.operators._request import shown_dry_run
+
+        print(shown_dry_run(self, self._app_now()))  # noqa: T201 - the purpose of dry_run
 
     def on_kill(self) -> None:
         """Mark the task as killed and cancel the app; called in a signal handler."""

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         Stub,
         Success,
         Task,
+        metric,
+        pickled,
     )
-    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines
+    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines, validate
     from airflow_provider_launch.pipelines.problems import PipelineError, Problem
-    from airflow_provider_launch.pipelines.validation import load, validate
+    from airflow_provider_launch.pipelines.validation import load
 
 __all__ = [
     "Conditional",
@@ -43,10 +45,24 @@ __all__ = [
     "dag_from_file",
     "load",
     "load_pipelines",
+    "metric",
+    "pickled",
     "validate",
 ]
 
-_BUILDERS = ("Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Stub", "Success", "Task")
+_BUILDERS = (
+    "Conditional",
+    "Dag",
+    "Fail",
+    "Map",
+    "Parallel",
+    "Pipeline",
+    "Stub",
+    "Success",
+    "Task",
+    "metric",
+    "pickled",
+)
 _HOME = {
     **dict.fromkeys(_BUILDERS, "builders"),
     "PipelineError": "problems",
@@ -54,7 +70,7 @@ _HOME = {
     "dag_from_file": "dags",
     "load_pipelines": "dags",
     "load": "validation",
-    "validate": "validation",
+    "validate": "dags",
 }
 
 

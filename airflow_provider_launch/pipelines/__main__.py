@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from airflow_provider_launch.pipelines.problems import PipelineError
-from airflow_provider_launch.pipelines.validation import load, validate
+from airflow_provider_launch.pipelines.validation import load
 from airflow_provider_launch.specs.errors import LaunchError
 
 
@@ -40,22 +40,34 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--config", "-c", type=Path, help="a file with sections that override those of the pipeline"
         )
+        command.add_argument("--parameters", "-p", type=Path, help="a YAML or JSON file with parameters")
+        command.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a parameter; parsed as JSON if possible, else text",
+        )
     run.add_argument("step", help="name of the step; a nested step with its parents, as in 'split/train'")
-    run.add_argument("--parameters", "-p", type=Path, help="a YAML or JSON file with parameters")
-    run.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter; parsed as JSON if possible, else text",
-    )
     run.add_argument("--data", type=Path, help="folder used instead of the catalog; the step runs in it")
     run.add_argument("--dry-run", action="store_true", help="show the request without launching it")
     return parser
 
 
 def _validate(options: argparse.Namespace) -> int:
-    return _show(validate(options.file, options.config))
+    from airflow_provider_launch.pipelines.dags import validate
+
+    return _show(validate(options.file, options.config, parameters_file=options.parameters, params=_given(options)))
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set {text!r} must be NAME=VALUE")
+        values[name] = yaml.safe_load(value)
+    return values
 
 
 def _show(problems: Any) -> int:
@@ -67,19 +79,9 @@ def _show(problems: Any) -> int:
 def _run_step(options: argparse.Namespace) -> int:
     from airflow_provider_launch.pipelines.run_step import find_step, run_step
 
-    model = load(options.file, options.config)
+    values = _given(options)
+    model = load(options.file, options.config, parameters_file=options.parameters)
     step, elements = find_step(model, options.step)
-    values: dict[str, Any] = {}
-    if options.parameters is not None:
-        read = yaml.safe_load(options.parameters.read_text(encoding="utf-8")) or {}
-        if not isinstance(read, dict):
-            raise ValueError(f"{options.parameters} must be a mapping of parameters")
-        values |= read
-    for text in options.set:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set {text!r} must be NAME=VALUE")
-        values[name] = yaml.safe_load(value)
     code, returned = run_step(
         model, step, values, elements=elements, data_dir=options.data, is_dry=options.dry_run, show=print
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
-from airflow_provider_launch.pipelines.parameters import as_text, is_name
+from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
+from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
 from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
@@ -24,6 +27,8 @@ from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 ROLE = "task"
 DATA_DIR = "/launch/data"
 """Path in the container of the files of a task with a catalog."""
+LARGEST_VARIABLE = 64 * 1024
+"""Bytes of one variable; Linux starts no program with one of more than 128 KB."""
 # Names that shells, loaders and this package act on, which the author of a file rarely intends. The list is not a
 # security boundary, because programs act on many more names: only declared names become variables at all.
 _TAKEN = (
@@ -46,7 +51,9 @@ class Inputs:
     run: Mapping[str, str] = field(default_factory=dict)
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
-    """The folder of a task with a catalog, as the worker sees it."""
+    """The folder of a task with a catalog or objects, as the worker sees it."""
+    objects: tuple[str, ...] = ()
+    """The parameters that are objects, whose files are in the folder."""
 
 
 def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> tuple[AppDef, dict[str, Any]]:
@@ -56,25 +63,30 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         InvalidAppError: a component or an app is invalid.
     """
     settings = place.settings
+    if step.args and step.command_type != "app":
+        own = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+        objects = [name for name, value in step.args.items() if str(value).removeprefix("$") in inputs.objects]
+        inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=(*inputs.objects, *objects))
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
-        return _given_app(step, environment, inputs, code_folder(model, settings)), dict(place.options)
+        return _given_app(step, environment, inputs, code_folder(model, settings, step)), dict(place.options)
     program, args = _program(step, place)
-    folder = code_folder(model, settings)
+    folder = code_folder(model, settings, step)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
     mounts: list[Mount] = [parse_mount(text) for text in settings.mounts]
     image = settings.image if in_containers else str(folder)
-    if inputs.data_dir is not None:
+    data_dir = _folder_in_app(place, inputs)
+    if inputs.data_dir is not None and in_containers:
+        is_volume = bool(settings.data_volume)
+        mounts.append(
+            VolumeMount(settings.data_volume, DATA_DIR) if is_volume else BindMount(str(inputs.data_dir), DATA_DIR)
+        )
+    if step.catalog and data_dir:
         if in_containers:
-            if settings.data_volume:
-                mounts.append(VolumeMount(settings.data_volume, DATA_DIR))
-                cfg["working_dir"] = f"{DATA_DIR}/{inputs.data_dir.parent.name}/{inputs.data_dir.name}"
-            else:
-                mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
-                cfg["working_dir"] = DATA_DIR
+            cfg["working_dir"] = data_dir
         else:
-            image = str(inputs.data_dir)
+            image = data_dir
     elif in_containers and settings.code_dir:
         cfg.setdefault("working_dir", settings.code_dir)
     role = Role(
@@ -96,22 +108,22 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     return AppDef(_app_name(step), [role]), cfg
 
 
-def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
+def prefixed_only(model: PipelineModel, step: TaskStep, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the parameters that a shell command sees only as `LAUNCH_PARAM_x`: undeclared ones and reserved ones.
 
-    A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. Other names were chosen by the
-    program of a step, which must not set the environment of later programs.
+    A name is declared by the parameters of the pipeline, a `returns`, an `iterate_as` or `args` of the step. Other
+    names were chosen by the program of a step, which must not set the environment of later programs.
     """
-    declared = _declared(model)
+    declared = _declared(model, step)
     names = [name for name in parameters if is_name(name)]
     undeclared = [name for name in names if name not in declared]
     taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
     return undeclared, taken
 
 
-def _declared(model: PipelineModel) -> set[str]:
-    """Return the parameter names that the file declares."""
-    declared = {*model.parameters}
+def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
+    """Return the parameter names that the file declares for a task."""
+    declared = {*model.parameters, *task.args}
     for step, _, _ in steps_of(model.graph):
         if isinstance(step, TaskStep):
             declared.update(item.name for item in step.returns or ())
@@ -120,9 +132,36 @@ def _declared(model: PipelineModel) -> set[str]:
     return declared
 
 
-def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:
-    """Return the folder on the worker in which tasks start and from which functions are imported."""
-    return (model.folder / settings.code_dir).resolve() if settings.code_dir else model.folder
+def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep) -> Path:
+    """Return the folder on the worker in which a task starts and from which functions are imported.
+
+    By default that of the file, or the nearest folder above it that has the module or the notebook of the step, up to
+    the root of the project: there paths of magnus and runnable start.
+    """
+    if settings.code_dir:
+        return (model.folder / settings.code_dir).resolve()
+    if step.command_type not in {"python", "notebook"} or _has_code(model.folder, step):
+        return model.folder
+    around = [model.folder, *model.folder.parents]
+    root = next((folder for folder in around if any((folder / mark).exists() for mark in _ROOT_MARKS)), None)
+    inside = around[1 : around.index(root) + 1] if root is not None else []
+    return next((folder for folder in inside if _is_ours(folder) and _has_code(folder, step)), model.folder)
+
+
+_ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
+
+
+def _has_code(folder: Path, step: TaskStep) -> bool:
+    if step.command_type == "notebook":
+        return (folder / step.command).is_file()
+    module = step.command.partition(".")[0]
+    return (folder / f"{module}.py").is_file() or (folder / module).is_dir()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether no other user can put a module into a folder; `/tmp` may be above that of a file."""
+    found = folder.stat()
+    return found.st_uid in {0, os.geteuid()} and not found.st_mode & stat.S_IWOTH
 
 
 def _app_name(step: TaskStep) -> str:
@@ -158,31 +197,53 @@ def _program_text() -> str:
 def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> dict[str, str]:
     parameters = inputs.parameters
     found: dict[str, str] = {}
+    texts = {name: as_text(value) for name, value in parameters.items() if is_name(name) and not is_reference(value)}
+    # The others are only in LAUNCH_PARAMETERS.
+    small = {name: text for name, text in texts.items() if len(text.encode()) <= LARGEST_VARIABLE}
+    # An app of the user gets only the document, because the size of its variables may be limited.
+    for name, text in small.items() if step.command_type != "app" else ():
+        found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
     if step.command_type == "shell":
-        undeclared, taken = prefixed_only(model, parameters)
-        for name, value in parameters.items():
-            if not is_name(name):
-                continue
-            text = as_text(value)
-            if name not in undeclared and name not in taken:
-                found[name] = text
-            found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
-        found["LAUNCH_GIVEN"] = given_lines(parameters)
-    found["LAUNCH_PARAMETERS"] = json.dumps(parameters, ensure_ascii=False)
+        undeclared, taken = prefixed_only(model, step, parameters)
+        hidden = {*undeclared, *taken}
+        found |= {name: text for name, text in small.items() if name not in hidden}
+        found |= _in_parts("LAUNCH_GIVEN", given_lines(small))
+    found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
     if step.command_type == "notebook":
-        found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model)))
-    if inputs.data_dir is not None:
+        found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))
+    if inputs.data_dir is not None and step.catalog:
         found["LAUNCH_IN_DATA_DIR"] = "1"
+    if inputs.data_dir is not None and (inputs.objects or object_names(step)):
+        made = {name: file_of(inputs.run.get("LAUNCH_TASK_ID", step.name), name) for name in object_names(step)}
+        folder = _folder_in_app(place, inputs)
+        found["LAUNCH_OBJECTS"] = json.dumps({"folder": folder, "get": inputs.objects, "put": made})
     if inputs.map_variables:
         found["MAGNUS_MAP_VARIABLE"] = found["RUNNABLE_MAP_VARIABLE"] = json.dumps(dict(inputs.map_variables))
     found |= inputs.run
     found["LAUNCH_STEP"] = step.name
     if place.backend is None or not place.backend.in_containers:
-        found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings))
+        found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings, step))
     elif place.settings.code_dir:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
     # The file overrides our variables, and secrets override the file.
     return {**found, **place.settings.env, **inputs.secrets}
+
+
+def _folder_in_app(place: Placement, inputs: Inputs) -> str:
+    """Return the path of the task's folder as its program sees it; empty if it has none."""
+    folder = inputs.data_dir
+    if folder is None or place.backend is None or not place.backend.in_containers:
+        return str(folder or "")
+    return f"{DATA_DIR}/{folder.parent.name}/{folder.name}" if place.settings.data_volume else DATA_DIR
+
+
+def _in_parts(name: str, text: str) -> dict[str, str]:
+    """Return a text as one variable, or as `name_0`, `name_1` and so on if it is too large for one."""
+    # A character has at most four bytes.
+    size = LARGEST_VARIABLE // 4
+    if len(text.encode()) <= LARGEST_VARIABLE:
+        return {name: text}
+    return {f"{name}_{at // size}": text[at : at + size] for at in range(0, len(text), size)}
 
 
 # ---- apps of the user -----------------------------------------------------------------------------------------
@@ -222,7 +283,5 @@ def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
 def _component(name: str, folder: Path) -> Any:
     from airflow_provider_launch.specs.finder import get_component
 
-    # Modules next to the pipeline can be imported, as for functions; last, so that they hide nothing.
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+    add_to_path(folder)
     return get_component(name).fn

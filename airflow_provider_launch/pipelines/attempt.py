@@ -8,15 +8,17 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
+from functools import cache, partial
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import AirflowSkipException
 from airflow_provider_launch._task.errors import FinalAppError
-from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
+from airflow_provider_launch.operators._record import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
 from airflow_provider_launch.pipelines.folders import private_folder
+from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
     dag_identity,
@@ -26,6 +28,7 @@ from airflow_provider_launch.pipelines.identities import (
     with_digests,
 )
 from airflow_provider_launch.pipelines.ids import folder_of
+from airflow_provider_launch.pipelines.objects import file_of, object_names
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
@@ -70,17 +73,22 @@ class Attempt:
         """Load the record that was saved at the deferral."""
         stored = self._stored()
         self._is_app_alive = True
-        if stored and not stored[-1].get("ended"):
-            known = {name: value for name, value in stored[-1].items() if name in self.record.to_json()}
-            self.record = AttemptRecord(**known)
-            self._items = [CatalogItem(**item) for item in self.record.catalog]
+        record = AttemptRecord.from_json(stored[-1]) if stored else None
+        if record is not None and not record.ended:
+            record.data_dir = str(self._own_folder(record.data_dir) or "")
+            self.record = record
+            self._items = [item for item in map(CatalogItem.from_json, record.catalog) if item is not None]
 
     # ---- files -----------------------------------------------------------------------------------------------
 
-    def prepare_files(self) -> Path | None:
-        """Return the folder of the task with its input files; None if the task has no catalog."""
+    def prepare_files(self, objects: Sequence[str] = ()) -> Path | None:
+        """Return the folder of the task with its input files; None if the task has no catalog and no objects.
+
+        Args:
+            objects: files of the objects that the task may read.
+        """
         step = self._op.step
-        if not step.catalog:
+        if not step.catalog and not objects and not object_names(step):
             return None
         if self._store is None:
             raise FinalAppError(
@@ -102,7 +110,7 @@ class Attempt:
             folder.chmod(0o777)
         self.record.data_dir = str(folder)
         self.save()
-        self._items += self._catalog().get(step.catalog.get, folder)
+        self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
 
@@ -111,9 +119,13 @@ class Attempt:
         self._is_app_alive = False
         if self.record.data_dir:
             self._put(is_strict=True)
+        elif self._store is not None and (self._op.step.catalog.put or object_names(self._op.step)):
+            raise CatalogError("the record of the task names no folder of this task, so its files cannot be stored")
 
     def _put(self, *, is_strict: bool) -> None:
-        items = self._catalog().put(self._op.step.catalog.put, Path(self.record.data_dir), is_strict=is_strict)
+        step = self._op.step
+        objects = [file_of(self._ti.task_id, name) for name in object_names(step)]
+        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=objects)
         self._items += items
         for item in items:
             self._op.log.info("stored %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
@@ -121,15 +133,35 @@ class Attempt:
     def _catalog(self) -> RunCatalog:
         from airflow.sdk import ObjectStoragePath
 
-        model, scope = self._op.model, self._op.scope
-        where = model.catalog or f"file://{LAUNCH_HOME('catalog')}"
+        model = self._op.model
+        where = self._op.render_template(model.catalog, self._context) or f"file://{LAUNCH_HOME('catalog')}"
         if "://" not in where:
             where = f"file://{(model.folder / where).resolve()}"
         base = ObjectStoragePath(where, conn_id=model.catalog_conn_id or None)
-        scopes = list(scope.folders)
-        if scope.group:
-            scopes.append(f"{folder_of(scope.fan_out)}/{self._ti.map_index}")
-        return RunCatalog(base, self._ti.dag_id, self._ti.run_id, scopes)
+        return RunCatalog(
+            base, self._ti.dag_id, self._ti.run_id, self._ti.task_id, self._op.scope.folders_of(self._ti.map_index),
+            self._earlier(),
+        )  # fmt: skip
+
+    def _earlier(self) -> dict[str, Earlier]:
+        """Return the tasks before this one that store files."""
+        tasks = self._op.dag.task_dict
+        found: dict[str, Earlier] = {}
+        for task_id in self._op.get_flat_relative_ids(upstream=True):
+            task = tasks[task_id]
+            step = getattr(task, "step", None)
+            if step is None or not (step.catalog or object_names(step)):
+                continue
+            fan_out = task.scope.fan_out
+            count = cache(partial(self._element_count, fan_out))
+            found[task_id] = Earlier(task.order, folder_of(fan_out), count) if fan_out else Earlier(task.order)
+        # A task that ran before Clear and is skipped now still has its old files.
+        plain = [task_id for task_id in found if not tasks[task_id].scope.group]
+        old = skipped(self._ti, plain, -1)
+        return {task_id: one for task_id, one in found.items() if task_id not in old}
+
+    def _element_count(self, fan_out: str) -> int:
+        return len(self._ti.xcom_pull(task_ids=fan_out, map_indexes=-1) or ())
 
     def _base(self) -> Path:
         given = self._place.settings.data_dir
@@ -148,8 +180,15 @@ class Attempt:
         clears = int(getattr(self._context["dag_run"], "clear_number", 0) or 0)
         step = next_step(record, clears, int(getattr(self._ti, "max_tries", -1)), int(self._op.retries or 0))
         stored = self._stored()
-        folder = Path(str(stored[-1].get("data_dir") or "")) if stored else Path()
-        return folder if step is NextStep.RESUME and folder.name and folder.is_dir() else None
+        return self._own_folder(stored[-1].get("data_dir")) if stored and step is NextStep.RESUME else None
+
+    def _own_folder(self, recorded: object) -> Path | None:
+        """Return the recorded folder; None if it is not one of this task, because users can edit the record."""
+        if not isinstance(recorded, str) or not recorded:
+            return None
+        folder = self._base() / PurePath(recorded).name
+        is_own = str(folder) == recorded and folder.name.startswith(f"{self._name()}-")
+        return folder if is_own and folder.is_dir() and not folder.is_symlink() else None
 
     def _remove_old_folders(self) -> None:
         for folder in self._base().glob(f"{self._name()}-*"):
@@ -160,7 +199,7 @@ class Attempt:
     def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
         """Record what will be launched."""
         settings = self._place.settings
-        folder = code_folder(self._op.model, settings)
+        folder = code_folder(self._op.model, settings, self._op.step)
         found = [
             git_identity(folder),
             *image_identities(app),
@@ -245,7 +284,7 @@ class Attempt:
 
     def _stored(self) -> list[dict[str, Any]]:
         found: Any = self._store.get(KEY, None) if self._store is not None else None
-        return found if isinstance(found, list) else []
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _now() -> str:

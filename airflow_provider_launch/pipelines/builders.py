@@ -26,14 +26,24 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 
+def pickled(name: str) -> dict[str, str]:
+    """Return an entry of `returns` for a value that is any Python object."""
+    return {"name": name, "kind": "object"}
+
+
+def metric(name: str) -> dict[str, str]:
+    """Return an entry of `returns` for a value that is also a metric of the attempt."""
+    return {"name": name, "kind": "metric"}
+
+
 class Step:
     """A step. `a >> b` lets b follow a; without it steps follow the order of the list.
 
     Args:
         name: of the step.
         next: the step that follows, or its name.
-        on_failure: the step that follows a failure, its name, or a list of steps. After a list the pipeline fails,
-            unless the last step of the list leads elsewhere.
+        on_failure: the step that follows a failure, its name, or a list of steps, also as a pipeline. After a list the
+            pipeline fails, unless the last step of the list leads elsewhere.
         fields: the fields of the step, as in a file.
     """
 
@@ -44,7 +54,7 @@ class Step:
         name: str,
         *,
         next: Step | str | None = None,  # noqa: A002 - its name in files
-        on_failure: Step | str | Sequence[Step] | None = None,
+        on_failure: Step | str | Sequence[Step] | Pipeline | None = None,
         **fields: Any,
     ) -> None:
         self.name = name
@@ -272,21 +282,23 @@ class Pipeline:
 
     def validate(self) -> list[Problem]:
         """Return all problems of the pipeline."""
+        from airflow_provider_launch.pipelines.dags import checked_dag
+
         try:
-            self.model()
+            checked_dag(self.model())
         except PipelineError as error:
             return list(error.problems)
         return []
 
-    def model(self) -> PipelineModel:
-        """Return the checked model.
+    def model(self, params: Mapping[str, Any] | None = None) -> PipelineModel:
+        """Return the checked model; `params` override its parameters.
 
         Raises:
             PipelineError: with all problems.
         """
         from airflow_provider_launch.pipelines.validation import load_document
 
-        return load_document(self.document(), self.folder, self.name)
+        return load_document(self.document(), self.folder, self.name, params)
 
     def dag(self, dag_id: str | None = None, **kwargs: Any) -> DAG:
         """Return the DAG; arguments are those of `dag_from_file`.
@@ -296,7 +308,7 @@ class Pipeline:
         """
         from airflow_provider_launch.pipelines.dags import dag_from_model
 
-        return dag_from_model(self.model(), dag_id, **kwargs)
+        return dag_from_model(self.model(kwargs.get("params")), dag_id, **kwargs)
 
 
 def _graph(branch: Pipeline | Sequence[Step]) -> dict[str, Any]:
@@ -324,7 +336,7 @@ def _add(steps: list[Step], last: str, found: dict[str, Any], problems: list[Pro
             continue
         following = steps[at + 1].name if at + 1 < len(steps) else last
         document["next"] = _name(step.next) if step.next is not None else following
-        handler = step.on_failure
+        handler = step.on_failure.steps if isinstance(step.on_failure, Pipeline) else step.on_failure
         if isinstance(handler, (str, Step)):
             document["on_failure"] = _name(handler)
         elif handler:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from airflow_provider_launch.pipelines.folders import TaskFolder, make_dirs, refuse_foreign, refuse_shared
+from airflow_provider_launch.pipelines.objects import FOLDER
 from airflow_provider_launch.specs.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -23,6 +27,11 @@ _ON_THIS_HOST = ("file", "local", "")
 _CHUNK = 1024 * 1024
 HASHED_UP_TO = 1024 * _CHUNK
 """Bytes of a file that are hashed. The hash of a larger file covers its first bytes and its size."""
+
+
+_MOST_OF_FREE = 0.9
+"""Part of the free disk that one file of a task may take in a catalog on this host."""
+_TOO_LARGE = "a file of the task is larger than 90 % of the free disk of the catalog; store less, or free some space"
 
 
 class CatalogError(LaunchError):
@@ -41,27 +50,69 @@ class CatalogItem:
     is_whole: bool = True
     """False if only the start of a large file was hashed."""
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CatalogItem | None:
+        """Return the stored item; None if it is not valid, because users can edit the store in the UI."""
+        name, stage, size, sha256 = (value.get(field) for field in ("name", "stage", "size", "sha256"))
+        if not (isinstance(name, str) and isinstance(stage, str) and isinstance(sha256, str) and isinstance(size, int)):
+            return None
+        return cls(name, stage, size, sha256, is_whole=value.get("is_whole") is not False)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """A task before the one that reads files."""
+
+    order: int
+    """Its position in the pipeline: of two files of one name, that of the later task is read."""
+    elements_in: str = ""
+    """Folder of its elements, if it runs once for each element of a list from a parameter."""
+    count: Callable[[], int] = lambda: 0
+    """Number of elements of that list."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the task still makes this file; False for an element that a new, shorter list lacks."""
+        if not self.elements_in or not name.startswith(f"{self.elements_in}/"):
+            return True
+        index = name.removeprefix(f"{self.elements_in}/").partition("/")[0]
+        return not index.isdigit() or int(index) < self.count()
+
+
 class RunCatalog:
-    """The files of one run.
+    """The files of one run, each in the folder of the task that stored it.
+
+    A task reads the files of the tasks before it, never its own: a retry, or a task that was cleared, starts from the
+    same files as its first attempt. Its files replace those of its earlier attempts.
 
     Args:
         base: folder of all catalogs.
         dag_id: of the run.
         run_id: of the run.
+        task_id: of the task that reads and stores.
         scopes: the folder of each enclosing map, with the number of the element: `("each/3",)`.
+        earlier: the tasks before it, by task id.
     """
 
-    def __init__(self, base: ObjectStoragePath, dag_id: str, run_id: str, scopes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        base: ObjectStoragePath,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        scopes: Sequence[str] = (),
+        earlier: Mapping[str, Earlier] = MappingProxyType({}),
+    ) -> None:
         # Run ids contain `+` and `:`.
         self._dag = base / quote(dag_id, safe="")
         self._root = self._dag / quote(run_id, safe="")
+        self._own = self._root / quote(task_id, safe="")
         self._base = base
         self._scopes = ["", *scopes]
+        self._earlier = earlier
 
     def get(self, patterns: Iterable[str], folder: Path) -> list[CatalogItem]:
         """Copy matching files into the folder; files of the task's own map element override those of the run.
@@ -81,13 +132,18 @@ class RunCatalog:
             items += [self._fetch(name, found[name], folder) for name in names]
         return items
 
-    def put(self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True) -> list[CatalogItem]:
-        """Copy matching files of the folder into the catalog. A file appears there only when complete.
+    def put(
+        self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True, files: Iterable[str] = ()
+    ) -> list[CatalogItem]:
+        """Copy matching files of the folder into the catalog, in place of those of earlier attempts of this task.
+
+        A file appears there only when complete.
 
         Args:
             patterns: of the files to copy.
             folder: of the task.
             is_strict: True raises an error for a pattern without a file.
+            files: further files to copy if they exist.
 
         Raises:
             CatalogError: no file matches a pattern.
@@ -103,6 +159,8 @@ class RunCatalog:
                     there = ", ".join(names[:12]) or "nothing"
                     raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
                 items += [self._store(name, left) for name in chosen]
+            items += [self._store(name, left) for name in sorted({*files} & {*names})]
+        self._remove_others({item.name for item in items})
         return items
 
     def _refuse_foreign(self) -> None:
@@ -114,30 +172,37 @@ class RunCatalog:
 
     # ---- paths -----------------------------------------------------------------------------------------------
 
-    def _place(self, scope: str, name: str) -> Any:
-        return self._root / scope / name if scope else self._root / name
+    def _folder(self) -> Any:
+        """Return the folder in which this task, or this element of it, stores files."""
+        return self._own / self._scopes[-1] if self._scopes[-1] else self._own
 
     def _visible(self) -> dict[str, Any]:
         """Return the files that the task sees, by name."""
+        files = []
+        for path in _files_below(self._root):
+            layer, _, name = path.partition("/")
+            earlier = self._earlier.get(unquote(layer))
+            if earlier is not None and name and earlier.has(name):
+                files.append((earlier.order, name, self._root / path))
+        files.sort(key=lambda file: file[0])
         found: dict[str, Any] = {}
         for at, scope in enumerate(self._scopes):
             inner = self._scopes[at + 1] if at + 1 < len(self._scopes) else ""
-            for name in self._names(scope):
+            for _, path, place in files:
+                name = _below(path, scope)
+                if scope and name == path:
+                    continue
                 # Files of other elements of the same map are not visible to this one.
                 if inner and name.startswith(f"{_below(inner, scope).rpartition('/')[0]}/"):
                     continue
-                found[name] = self._place(scope, name)
+                found[name] = place
         return found
 
-    def _names(self, scope: str) -> Iterator[str]:
-        root = self._root / scope if scope else self._root
-        if not root.exists():
-            return
-        base = str(root.path).rstrip("/")
-        for path in root.fs.find(base):
-            name = str(path)[len(base) :].lstrip("/") if str(path).startswith(base) else ""
-            if name and ".launch-part-" not in name and ".." not in PurePosixPath(name).parts:
-                yield name
+    def _remove_others(self, names: Collection[str]) -> None:
+        """Remove what earlier attempts of this task stored under other names."""
+        folder = self._folder()
+        for name in [name for name in _files_below(folder, unfinished=True) if name not in names]:
+            (folder / name).unlink(missing_ok=True)
 
     # ---- copying ---------------------------------------------------------------------------------------------
 
@@ -152,12 +217,17 @@ class RunCatalog:
         return CatalogItem(name, "get", size, digest, is_whole)
 
     def _store(self, name: str, left: TaskFolder) -> CatalogItem:
-        target = self._place(self._scopes[-1], name)
+        target = self._folder() / name
         if target.protocol in _ON_THIS_HOST:
             make_dirs(Path(str(target.parent.path)))
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
-            with left.open(name) as reader, part.open("wb") as writer:
-                size, digest, is_whole = _copied(reader, writer)
+            try:
+                with left.open(name) as reader, part.open("wb") as writer:
+                    size, digest, is_whole = _copied(reader, writer, _room_in(target.parent.path))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    part.unlink()
+                raise
             os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
         else:
             # An object becomes visible only when complete.
@@ -170,14 +240,38 @@ def _below(inner: str, scope: str) -> str:
     return inner.removeprefix(f"{scope}/") if scope else inner
 
 
-def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
-    """Copy, and return the size, the hash, and whether the hash covers the whole file."""
+def _files_below(root: Any, *, unfinished: bool = False) -> Iterator[str]:
+    """Yield the names of the files below a folder, relative to it."""
+    if not root.exists():
+        return
+    base = str(root.path).rstrip("/")
+    for path in root.fs.find(base):
+        name = str(path)[len(base) :].lstrip("/") if str(path).startswith(base) else ""
+        if name and (unfinished or ".launch-part-" not in name) and ".." not in PurePosixPath(name).parts:
+            yield name
+
+
+def _room_in(folder: object) -> float:
+    """Return how many bytes a file below a folder of this host may have: a program can write holes of any size."""
+    return shutil.disk_usage(str(folder)).free * _MOST_OF_FREE
+
+
+def _copied(reader: IO[bytes], writer: IO[bytes], limit: float = math.inf) -> tuple[int, str, bool]:
+    """Copy, and return the size, the hash, and whether the hash covers the whole file.
+
+    Raises:
+        CatalogError: the file has more bytes than `limit`; checked before and during the copy.
+    """
+    if not math.isinf(limit) and os.fstat(reader.fileno()).st_size > limit:
+        raise CatalogError(_TOO_LARGE)
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(_CHUNK):
         writer.write(chunk)
         if size < HASHED_UP_TO:
             digest.update(chunk)
         size += len(chunk)
+        if size > limit:
+            raise CatalogError(_TOO_LARGE)
     if size > HASHED_UP_TO:
         digest.update(str(size).encode())
     return size, digest.hexdigest(), size <= HASHED_UP_TO
@@ -186,6 +280,9 @@ def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
 def matches(name: str, pattern: str) -> bool:
     """Return whether a file matches: `*` within a folder, `**` across folders, a folder for all files in it."""
     pattern = pattern.removeprefix("./").rstrip("/")
+    if f"{FOLDER}/" in name:
+        # A program must not choose pickles that other tasks read.
+        return pattern == name
     return pattern in ("", ".") or re.fullmatch(f"{_expression(pattern)}(/.*)?", name, re.DOTALL) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from airflow_provider_launch.pipelines.executors import executor_problems
-from airflow_provider_launch.pipelines.ids import FAILED, JOIN, MAX_LENGTH, OK, task_id_of
+from airflow_provider_launch.pipelines.ids import CASE, FAILED, JOIN, MAX_LENGTH, OK, task_id_of
 from airflow_provider_launch.pipelines.model import (
     ConditionalStep,
     Graph,
@@ -168,6 +168,10 @@ def _ids_of(name: str, step: Step, edges: Mapping[str, list[tuple[str, str]]]) -
 
 def _branch_names(step: Step, around: tuple[Step, ...]) -> Iterator[Problem]:
     taken = {"fan_out": "the task that starts them", "join": "the task that ends them"}
+    if isinstance(step, ConditionalStep):
+        if step.default is not None and "default" in step.branches:
+            yield Problem("'default' is both a branch and the default; keep one", _at(step, around))
+        taken |= {f"{task_id_of(name)}{CASE}": f"the task that starts branch {name!r}" for name in branches_of(step)}
     for name in branches_of(step):
         branch_id = task_id_of(name)
         if branch_id in taken:

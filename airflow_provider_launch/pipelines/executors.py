@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, mapping_of, resolve
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.objects import object_names
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
@@ -79,7 +80,9 @@ class ExecutorSettings:
     """Options of the shell: `-eu` stops a command at its first error."""
     code_dir: str = ""
     """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
-    absolute path. Default: the folder of the file, or the working directory of the image."""
+    absolute path. Default: the folder of the file, or the nearest folder above it in its project (marked by `.git`,
+    `pyproject.toml` or `setup.py`) that has the module or notebook of the step; in containers the working directory of
+    the image."""
     mounts: Sequence[str] = ()
     """Folders in the containers: `/path/of/host:/path`, or `volume:/path`; `:ro` at the end makes one read-only."""
     data_dir: str = ""
@@ -218,13 +221,16 @@ def _placement(
         return Placement(kind, None, settings, merged)
     # Settings from the connection's placeholders are checked when the task runs.
     is_known = connection is not None or not left
+    if patched:
+        # Files of runnable may give any settings to this executor.
+        options = {}
     if is_known and backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
     if settings.mounts and not backend.in_containers:
         problems.append(
             Problem(f"has 'mounts', but executor {kind!r} has no mounts: its tasks see the host's files", place)
         )
-    if step.catalog and is_known:
+    if (step.catalog or object_names(step)) and is_known:
         problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
     return Placement(kind, backend, settings, options, tuple(left))
@@ -245,7 +251,7 @@ def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> I
         cure = "set 'data_dir' to a folder that both see"
         if backend.in_containers:
             cure += ", and 'data_volume' to its volume"
-        yield f"has a catalog, but executor {kind!r} does not see the files of the workers; {cure}"
+        yield f"has a catalog or an object, but executor {kind!r} does not see the files of the workers; {cure}"
     if settings.data_volume and not backend.in_containers:
         yield f"has 'data_volume', but executor {kind!r} has no volumes; mount it on the hosts and remove this setting"
     elif settings.data_volume and not settings.data_dir:

@@ -75,6 +75,15 @@ class Fields:
             return None
         return value
 
+    def flag(self, *keys: str, default: bool) -> bool:
+        """Return true or false."""
+        key = self.has(*keys)
+        value = self.data[key] if key else default
+        if not isinstance(value, bool):
+            self.wrong(key, f"must be true or false, not {value!r}")
+            return default
+        return value
+
     def mapping(self, *keys: str) -> dict[str, Any]:
         """Return a mapping with text keys."""
         key = self.has(*keys)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TriggerRule
 
 from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException
 from airflow_provider_launch.pipelines import parameters
+from airflow_provider_launch.pipelines.ids import folder_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.sdk import Context
 
 PARAMETERS_KEY = "parameters"
@@ -45,13 +49,20 @@ class Scope:
     """Catalog folders of the elements of such maps."""
     parallelism: int | None = None
 
+    def folders_of(self, map_index: int | None) -> list[str]:
+        """Return the catalog folders of a task, outermost map first; None: the task is not mapped."""
+        return [*self.folders, *([f"{folder_of(self.fan_out)}/{map_index}"] if self.group else [])]
+
 
 def known_parameters(
     context: Context, sources: Sequence[Source], scope: Scope
 ) -> tuple[parameters.Known, dict[str, Any]]:
     """Return the parameters that a task sees, and the elements of the enclosing maps."""
     ti = context["ti"]
-    found = [pulled(ti, source, scope) for source in sources]
+    if len(sources) > 1:
+        # Where paths join. A task that ran before Clear and is skipped now still has its old values.
+        sources = _of_taken_paths(ti, sources, scope)
+    found = passed_on(ti, sources, scope)
     known = parameters.merged(dict(context["params"]), [])
     elements: dict[str, Any] = {}
     if scope.fan_out:
@@ -66,10 +77,60 @@ def known_parameters(
     return known, elements
 
 
-def pulled(ti: Any, source: Source, scope: Scope) -> parameters.Known:
-    """Return the parameters that a task passes on."""
-    index = ti.map_index if source.scope and source.scope == scope.group else -1
-    return parameters.Known.from_json(ti.xcom_pull(task_ids=source.task_id, key=PARAMETERS_KEY, map_indexes=index))
+def skipped(ti: Any, task_ids: Sequence[str], map_index: int) -> set[str]:
+    """Return which tasks of this run were not started, because the run took another path."""
+    if not task_ids:
+        return set()
+    found = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id], map_index=map_index)
+    states = {name: state for run in found.values() for name, state in run.items()}
+    suffix = f"_{map_index}" if map_index >= 0 else ""
+    return {task_id for task_id in task_ids if states.get(f"{task_id}{suffix}") in ("skipped", *_NEVER_RAN)}
+
+
+def _of_taken_paths(ti: Any, sources: Sequence[Source], scope: Scope) -> list[Source]:
+    """Return the sources that ran, and instead of each other one those before it."""
+    found: list[Source] = []
+    waiting, seen = list(sources), set(sources)
+    while waiting:
+        inside = [source.task_id for source in waiting if source.scope and source.scope == scope.group]
+        outside = [source.task_id for source in waiting if source.task_id not in inside]
+        old = {*skipped(ti, inside, ti.map_index), *skipped(ti, outside, -1)}
+        found += [source for source in waiting if source.task_id not in old]
+        tasks = [ti.task.dag.task_dict.get(source.task_id) for source in waiting if source.task_id in old]
+        earlier = dict.fromkeys(source for task in tasks for source in getattr(task, "sources", ()))
+        waiting = [source for source in earlier if source not in seen]
+        seen.update(waiting)
+    return found
+
+
+def passed_on(ti: Any, sources: Sequence[Source], scope: Scope) -> list[parameters.Known]:
+    """Return the parameters that tasks pass on.
+
+    A task without parameters was skipped, failed or was marked as a success: the tasks before it count instead.
+    """
+
+    def pull(source: Source) -> Any:
+        index = ti.map_index if source.scope and source.scope == scope.group else -1
+        return ti.xcom_pull(task_ids=source.task_id, key=PARAMETERS_KEY, map_indexes=index)
+
+    return _nearest(ti, sources, pull)
+
+
+def _nearest(ti: Any, sources: Sequence[Source], pull: Callable[[Source], Any]) -> list[parameters.Known]:
+    """Return the parameters of the nearest tasks that have some, on each way back from a task."""
+    found: list[parameters.Known] = []
+    waiting, seen = list(sources), set()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        value = pull(source)
+        if isinstance(value, Mapping):
+            found.append(parameters.Known.from_json(value))
+        else:
+            waiting += getattr(ti.task.dag.task_dict.get(source.task_id), "sources", ())
+    return found
 
 
 class StubOperator(BaseOperator):
@@ -267,53 +328,65 @@ class FanIn(_Gate):
     """Ends a map: reduces the values that its branches returned, name by name.
 
     Args:
-        before: sources of the parameters before the map.
+        sources: tasks that pass on the parameters before the map.
         branches: the last sources of each branch; one list for a mapped group, or one for each element.
         reducer: of the values.
         order: position of the map in the pipeline.
         hidden: parameters of the map that are not passed on.
         fan_out: the task that started a mapped group; empty if the list is in the file.
+        folders: in which the module of a reducer may be.
     """
 
     def __init__(
         self,
         *,
-        before: Sequence[Source],
+        sources: Sequence[Source],
         branches: Sequence[Sequence[Source]],
         reducer: Any,
         order: int,
         hidden: Sequence[str],
         fan_out: str = "",
+        folders: Sequence[Path] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, **kwargs})
-        self.before = tuple(before)
+        self.sources = tuple(sources)
         self.branches = tuple(tuple(branch) for branch in branches)
         self.reducer = reducer
         self.order = order
         self.hidden = tuple(hidden)
         self.fan_out = fan_out
+        self.folders = tuple(folders)
 
     def execute(self, context: Context) -> None:
         """Push the parameters that the steps after the map see."""
         ti = context["ti"]
-        known, _ = known_parameters(context, self.before, self.scope)
-        returned = parameters.reduced(self._each(ti), self.reducer)
+        known, _ = known_parameters(context, self.sources, self.scope)
+        returned = parameters.reduced(self._each(ti), self.reducer, self.folders)
         known.set(returned, self.order)
         ti.xcom_push(PARAMETERS_KEY, known.to_json(returned))
 
     def _each(self, ti: Any) -> list[dict[str, Any]]:
+        """Return the values of each element; empty for an element that has none."""
         if not self.fan_out:
-            return [self._newest(pulled(ti, source, self.scope) for source in branch) for branch in self.branches]
+            return [self._newest(passed_on(ti, branch, self.scope)) for branch in self.branches]
         items = ti.xcom_pull(task_ids=self.fan_out, map_indexes=-1) or []
-        by_index: list[list[parameters.Known]] = [[] for _ in items]
-        for source in self.branches[0]:
+
+        @cache
+        def all_of(task_id: str) -> dict[Any, Any]:
             # One request for all elements. It omits elements without an XCom, so each value has its index.
-            for value in ti.xcom_pull(task_ids=[source.task_id], key=PARAMETERS_KEY) or []:
-                index = value.get("index") if isinstance(value, Mapping) else None
-                if isinstance(index, int) and 0 <= index < len(by_index):
-                    by_index[index].append(parameters.Known.from_json(value))
-        return [self._newest(found) for found in by_index]
+            values = ti.xcom_pull(task_ids=[task_id], key=PARAMETERS_KEY) or []
+            return {value.get("index"): value for value in values if isinstance(value, Mapping)}
+
+        def element(index: int) -> list[parameters.Known]:
+            # The search ends at the start of the map.
+            return _nearest(
+                ti,
+                self.branches[0],
+                lambda source: {} if source.task_id == self.fan_out else all_of(source.task_id).get(index),
+            )
+
+        return [self._newest(element(index)) for index in range(len(items))]
 
     def _newest(self, sources: Any) -> dict[str, Any]:
         """Return the values returned within one branch, without earlier parameters and without its element."""

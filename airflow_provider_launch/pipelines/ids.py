@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-OK, FAILED, JOIN = "__ok", "__failed", "__join"
+OK, FAILED, JOIN, CASE = "__ok", "__failed", "__join", "__case"
 MAX_LENGTH = 250
 
 

@@ -32,9 +32,10 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
     part = made[0]
     fan_in = FanIn(
         task_id="fan_in",
-        before=[outer],
+        sources=[outer],
         branches=[[source for source in part.outputs if source != outer]],
         reducer=step.reducer,
+        folders=renderer.folders,
         order=order,
         hidden=[step.iterate_as],
         fan_out=fan_out.task_id,
@@ -75,9 +76,10 @@ def unrolled(
         branches.append([source for source in part.outputs if source not in sources])
     fan_in = FanIn(
         task_id="fan_in",
-        before=sources,
+        sources=sources,
         branches=branches,
         reducer=step.reducer,
+        folders=renderer.folders,
         order=order,
         hidden=[step.iterate_as],
         scope=scope,

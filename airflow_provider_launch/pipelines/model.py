@@ -40,7 +40,8 @@ class Return:
     name: str
     """Name of the parameter."""
     kind: str = "json"
-    """`json`, or `metric`: also recorded as a metric of the attempt."""
+    """`json`, `metric` (also recorded as a metric of the attempt), or `object`: any Python object, which the task
+    pickles into the catalog and later functions and notebooks unpickle."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,10 @@ class TaskStep(Step):
     component: str = ""
     """Instead of `app`: a function that returns an `AppDef`, as `module.function` or as the name of a component."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the component by name. A value `$name` is replaced by the parameter of that name."""
+    """Arguments of the component, or additional parameters of another command, by name; templates are allowed:
+    `{day: "{{ ds }}"}`. A value `$name` is replaced by the parameter of that name."""
+    template: bool = True
+    """False: the command is not an Airflow template. For shell such as `${#name}`, where `{#` opens a comment."""
     returns: tuple[Return, ...] | None = None
     """Names of the values that the task returns. Without it: all its values."""
     secrets: Mapping[str, str] = field(default_factory=dict)

@@ -6,8 +6,10 @@ import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.result_document import check_result
@@ -131,29 +133,43 @@ def _without_prefix(name: str) -> str:
     return next((name[len(prefix) :] for prefix in _PREFIXES if name.startswith(prefix)), name)
 
 
-def reduced(each: Sequence[Mapping[str, Any]], reducer: Any) -> dict[str, Any]:
+def reduced(each: Sequence[Mapping[str, Any]], reducer: Any, folders: Iterable[Path] = ()) -> dict[str, Any]:
     """Return one value for each name that the branches of a map returned, in the order of the list.
 
-    A branch that did not return a name is left out of its list.
+    A reducer `module.function` may be in one of the folders.
+    The value of a branch that did not return a name is None, so each value has the position of its element.
 
     Raises:
-        InvalidAppError: Airflow cannot store the value, such as a sum of more than 64 bits.
+        InvalidAppError: `min`, `max` or `sum` miss a value, or Airflow cannot store the value, such as a sum of more
+            than 64 bits.
     """
-    names = dict.fromkeys(name for values in each for name in values)
+    names = dict.fromkeys(name for one in each for name in one)
     found: dict[str, Any] = {}
     for name in names:
         how = reducer.get(name, "list") if isinstance(reducer, Mapping) else reducer
-        found[name] = _reducer(how)([values[name] for values in each if name in values])
+        values = [one.get(name) for one in each]
+        if how in ("min", "max", "sum") and None in values:
+            raise InvalidAppError(
+                f"element {values.index(None)} of the map, counted from 0, has no value of {name!r}, which reducer "
+                f"{how!r} needs; return one for each element, or reduce {name!r} by 'list', which holds None for it"
+            )
+        found[name] = _reducer(how, folders)(values)
         check_result(found[name], name)
     return found
 
 
-def _reducer(name: str) -> Callable[[list[Any]], Any]:
+def _reducer(name: str, folders: Iterable[Path]) -> Callable[[list[Any]], Any]:
     if name in REDUCERS:
         return REDUCERS[name]
+    add_to_path(*folders)
     module, _, function = name.rpartition(".")
     found: Callable[[list[Any]], Any] = getattr(importlib.import_module(module), function)
     return found
+
+
+def add_to_path(*folders: Path) -> None:
+    """Let modules in folders be imported; last, so that they hide nothing."""
+    sys.path.extend(dict.fromkeys(str(folder) for folder in folders if str(folder) not in sys.path))
 
 
 def iterated(name: str, value: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from airflow.sdk import BaseOperator
 
@@ -40,6 +41,9 @@ class Part:
 
 class GraphRenderer(Protocol):
     """Makes the tasks of the graphs of one pipeline."""
+
+    folders: tuple[Path, ...]
+    """Folders with modules of the pipeline."""
 
     def next_order(self) -> int:
         """Return the position of the next step in the pipeline."""

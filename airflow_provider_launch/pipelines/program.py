@@ -3,8 +3,10 @@
     program.py function MODULE.FUNCTION [NAME ...]
     program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
 
-Parameters are read from LAUNCH_PARAMETERS, a JSON object. The result is written to LAUNCH_RESULT_PATH. NAME selects the
-values to return; without names all are returned. LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
+Parameters are read from LAUNCH_PARAMETERS, a JSON object, or from its parts LAUNCH_PARAMETERS_0, _1 and so on. The
+result is written to LAUNCH_RESULT_PATH. NAME selects the values to return; without names all are returned.
+LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
+LAUNCH_OBJECTS: a JSON object with the folder of pickles, the parameters to read from it and the values to write to it.
 LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
 """
 
@@ -17,13 +19,18 @@ import sys
 if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(sys.argv[0])):
     del sys.path[0]
 
+import contextlib
 import importlib
 import inspect
 import json
 import keyword
+import pickle
 import shutil
 import tempfile
 import typing
+
+
+LIMIT = 4096  # bytes of a result
 
 
 def main(arguments: list[str]) -> None:
@@ -34,25 +41,45 @@ def main(arguments: list[str]) -> None:
     for folder in ("" if is_data else os.getcwd(), os.environ.get("LAUNCH_CODE_DIR")):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
-    parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or "{}")
+    parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or joined("LAUNCH_PARAMETERS") or "{}")
     if arguments[0] == "function":
         values = call_function(arguments[1], parameters, arguments[2:])
     else:
         path, output_path, tag = arguments[1:4]
-        values = run_notebook(path, output_path, tag, parameters, arguments[4:])
-    write_result(values)
+        with scratch_folder() as scratch:
+            values = run_notebook(path, output_path, tag, parameters, arguments[4:], scratch)
+    write_result(values, is_declared=arguments[0] == "notebook" or bool(arguments[2:]))
 
 
-def write_result(values: dict[str, typing.Any]) -> None:
+def joined(name: str) -> str:
+    """Return the text of a variable that was too large for one: NAME_0, NAME_1 and so on."""
+    parts: list[str] = []
+    while "%s_%d" % (name, len(parts)) in os.environ:
+        parts.append(os.environ["%s_%d" % (name, len(parts))])
+    return "".join(parts)
+
+
+def write_result(values: dict[str, typing.Any], is_declared: bool = True) -> None:
     path = os.environ.get("LAUNCH_RESULT_PATH")
     if not values or not path:
         return
     try:
         text = json.dumps(values)
     except (TypeError, ValueError) as error:
+        if not is_declared:
+            ignored("values, which are not JSON (%s)" % error)
+            return
         sys.exit("the returned values must be JSON (text, numbers, lists, dicts): %s" % error)
+    if not is_declared and len(text.encode()) > LIMIT:
+        ignored("values of %d bytes" % len(text.encode()))
+        return
     with open(path, "w") as file:
         file.write(text)
+
+
+def ignored(what: str) -> None:
+    """Report a dropped value: the work is done, so a value that no `returns` names must not fail the step."""
+    sys.stdout.write("ignored the returned %s, because the step has no 'returns'\n" % what)
 
 
 def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]) -> dict[str, typing.Any]:
@@ -64,7 +91,37 @@ def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]
         import asyncio
 
         result = asyncio.run(result)
-    return values_of(result, names)
+    return {name: kept(name, value) for name, value in values_of(result, names).items()}
+
+
+def objects(part: str) -> typing.Any:
+    """Return a part of LAUNCH_OBJECTS: the folder; `get`, names of parameters; `put`, names of values to files."""
+    return json.loads(os.environ.get("LAUNCH_OBJECTS") or '{"folder": "", "get": [], "put": {}}')[part]
+
+
+def loaded(name: str, value: typing.Any) -> typing.Any:
+    """Return the object that a parameter stands for."""
+    if isinstance(value, list):
+        return [loaded(name, item) for item in value]
+    if not isinstance(value, dict) or set(value) != {"$object"}:
+        return value
+    if name not in objects("get"):
+        sys.exit("parameter %s is an object, which is not here: its step must declare it as 'kind: object', and the "
+                 "executor needs a folder that it shares with the workers (data_dir)" % name)  # fmt: skip
+    with open(os.path.join(objects("folder"), value["$object"]), "rb") as file:
+        return pickle.load(file)  # noqa: S301 - of a step that the file declares; this is the task, not the worker
+
+
+def kept(name: str, value: typing.Any) -> typing.Any:
+    """Write a value that is an object to its file, and return what stands for it."""
+    path = objects("put").get(name)
+    if path is None:
+        return value
+    target = os.path.join(objects("folder"), path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        pickle.dump(value, file)
+    return {"$object": path}
 
 
 def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dict[str, typing.Any]:
@@ -80,11 +137,13 @@ def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dic
         if parameter.kind is parameter.VAR_POSITIONAL:
             continue
         if parameter.kind is parameter.VAR_KEYWORD:
-            given.update({key: value for key, value in parameters.items() if key not in expected})
+            given.update({key: loaded(key, value) for key, value in parameters.items() if key not in expected})
         elif hints.get(name) is not None and getattr(hints[name], "__module__", "") == "argparse":
             given[name] = hints[name](**parameters)
+        elif name in objects("get"):
+            given[name] = loaded(name, parameters[name])
         elif name in parameters:
-            given[name] = cast(parameters[name], hints.get(name))
+            given[name] = cast(loaded(name, parameters[name]), hints.get(name))
         elif parameter.default is parameter.empty:
             missing.append(name)
     if missing:
@@ -109,8 +168,10 @@ def cast(value: typing.Any, hint: typing.Any) -> typing.Any:
     return adapter.validate_python(value)
 
 
-def plain(value: typing.Any) -> typing.Any:
+def plain(value: typing.Any, name: str = "") -> typing.Any:
     """Return a pydantic model or a dataclass as a dict."""
+    if name and name in objects("put"):
+        return value
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if hasattr(value, "__dataclass_fields__"):
@@ -135,22 +196,57 @@ def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
         if isinstance(result, tuple) and len(names) > 1:
             if len(result) != len(names):
                 sys.exit("the function returned %d values, 'returns' names %d" % (len(result), len(names)))
-            return {name: plain(value) for name, value in zip(names, result)}
+            return {name: plain(value, name) for name, value in zip(names, result)}
         if len(names) == 1 and not (isinstance(result, dict) and names[0] in result):
-            return {names[0]: plain(result[0] if isinstance(result, tuple) and len(result) == 1 else result)}
+            return {names[0]: plain(result[0] if isinstance(result, tuple) and len(result) == 1 else result, names[0])}
     # The fields of a model are returned one by one.
+    values: typing.Any
     if hasattr(result, "model_fields_set") or hasattr(result, "__dataclass_fields__"):
         fields = getattr(type(result), "model_fields", None) or result.__dataclass_fields__
-        values = {name: plain(getattr(result, name)) for name in fields}
+        values = {name: plain(getattr(result, name), name) for name in fields}
+    elif isinstance(result, dict):
+        values = {name: plain(value, name) for name, value in result.items()}
     else:
         values = plain(result)
     if not isinstance(values, dict):
-        sys.exit("the function returned %r; name it in 'returns', or return a dict or a model" % (result,))
+        ignored(type(result).__name__)
+        return {}
     return {name: values[name] for name in names if name in values} if names else values
 
 
+@contextlib.contextmanager
+def scratch_folder() -> typing.Iterator[str]:
+    """Yield an empty folder of this attempt, because others may run in the current folder at the same time."""
+    # The folder of the result is removed with the app; a process that is killed leaves a folder in /tmp for ever.
+    result_dir = os.path.dirname(os.environ.get("LAUNCH_RESULT_PATH") or "")
+    parent = result_dir if result_dir and result_dir[:4] != "/dev" and os.access(result_dir, os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="notebook-", dir=parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+KEEP = """import os as _launch_os, pickle as _launch_pickle
+if %(name)r in _launch_values:
+    _launch_os.makedirs(_launch_os.path.dirname(%(file)r), exist_ok=True)
+    with open(%(file)r, "wb") as _launch_file:
+        _launch_pickle.dump(_launch_values[%(name)r], _launch_file)
+    _launch_values[%(name)r] = %(value)r
+"""
+
+
+def code_of(value: typing.Any) -> str:
+    """Return an expression for a parameter of a notebook that is an object, or a list of objects."""
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(map(code_of, value))
+    if isinstance(value, dict) and set(value) == {"$object"}:
+        return "__import__('pickle').load(open(%r, 'rb'))" % os.path.join(objects("folder"), value["$object"])
+    return repr(value)
+
+
 def run_notebook(
-    path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str]
+    path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str], scratch: str
 ) -> dict[str, typing.Any]:
     try:
         import nbformat
@@ -168,14 +264,13 @@ def run_notebook(
     tagged = [at for at, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
     declared = json.loads(os.environ.get("LAUNCH_DECLARED") or json.dumps([*parameters]))
     first = "\n".join(
-        "%s = %r" % (name, value)
+        "%s = %s" % (name, code_of(value) if name in objects("get") else repr(value))
         for name, value in parameters.items()
         # Other names were chosen by programs of earlier steps, and could replace any name of the notebook.
         if name in declared and name.isidentifier() and not keyword.iskeyword(name)
     )
     new_cell: typing.Any = nbformat.v4.new_code_cell
     cells.insert(tagged[0] + 1 if tagged else 0, new_cell(first))
-    scratch = tempfile.mkdtemp()
     target = os.path.join(scratch, "values.json")
     wanted = names or []
     if tag:
@@ -187,9 +282,14 @@ def run_notebook(
         source[0].source = "\n".join(lines)
     else:
         cells.append(new_cell("_launch_values = {name: globals()[name] for name in %r if name in globals()}" % wanted))
+    for name, object_path in objects("put").items():
+        made = os.path.join(objects("folder"), object_path)
+        cells.append(new_cell(KEEP % {"name": name, "file": made, "value": {"$object": object_path}}))
     cells.append(
         new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
     )
+    # Jupyter would keep the address of the kernel below the home folder.
+    os.environ.setdefault("JUPYTER_RUNTIME_DIR", scratch)
     # The kernel imports modules from its start folder, and later from the current one.
     start = os.environ.get("LAUNCH_CODE_DIR") or (scratch if os.environ.get("LAUNCH_IN_DATA_DIR") else os.getcwd())
     enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\ndel os, sys"
@@ -207,7 +307,6 @@ def run_notebook(
                 sys.stdout.write(output["text"])
     with open(target) as file:
         values = json.load(file)
-    shutil.rmtree(scratch, ignore_errors=True)
     return {name: values[name] for name in wanted if name in values} if wanted else values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date, time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,9 +26,11 @@ from airflow_provider_launch.pipelines.model import (
     SuccessStep,
     TaskStep,
 )
+from airflow_provider_launch.pipelines.objects import FOLDER
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
 COMMAND_TYPES = ("python", "shell", "notebook", "app")
+RETURN_KINDS = ("json", "metric", "object")
 STEP_TYPES = ("task", "stub", "as-is", "success", "fail", "parallel", "map", "dag", "conditional")
 _GONE_COMMANDS = {
     "python-lambda": "write a function in a module",
@@ -64,6 +67,12 @@ def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tup
     return _read(sections, path.resolve().parent, path.stem, problems, (path.resolve(),)), problems
 
 
+def read_parameters(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the parameters in a YAML or JSON file, and its problems."""
+    document, problems = load_document(path)
+    return ({} if problems else _parameters(document, (), problems)), problems
+
+
 def read_document(data: Mapping[str, Any], folder: Path, name: str) -> tuple[PipelineModel | None, list[Problem]]:
     """Return the model of a document made in Python, and its problems."""
     problems: list[Problem] = []
@@ -80,7 +89,8 @@ def _read(
     if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
-    executor, parameters, catalog = ExecutorSection(), {}, ("", "")
+    executor, catalog = ExecutorSection(), ("", "")
+    parameters: dict[str, Any] = {}
     for section in sections:
         if not isinstance(section.data, Mapping):
             problems.append(Problem("must be a mapping", section.place(())))
@@ -94,11 +104,11 @@ def _read(
             top.any(key)
         if top.has(*_EXECUTOR_KEYS):
             executor = _executor(section, (top.has(*_EXECUTOR_KEYS),), problems) or executor
-        parameters.update(top.mapping("parameters"))
+        if top.any("parameters") is not None:
+            parameters.update(_parameters(section, ("parameters",), problems))
         if top.has("catalog"):
             catalog = _catalog_settings(section, problems)
-        shared = {str(key) for path in section.shared for key in path[:1]}
-        top.refuse_others("a pipeline", [*shared, *(str(key) for key in top.data if str(key).startswith("x-"))])
+        top.refuse_others("a pipeline", _additions(section))
     reader = _Reader(document, folder, problems, files)
     graph = reader.graph(("dag",), ())
     if graph is None:
@@ -108,11 +118,17 @@ def _read(
         name=str(document.data.get("name") or name),
         folder=folder,
         executor=executor,
-        parameters=parameters,
+        parameters={**reader.parameters, **parameters},
         catalog=catalog[0],
         catalog_conn_id=catalog[1],
         file=document.file,
     )
+
+
+def _additions(document: Document) -> list[str]:
+    """Return top-level keys of a file besides fields: parts that are used elsewhere, and `x-...`."""
+    shared = {str(key) for path in document.shared for key in path[:1]}
+    return [*shared, *(str(key) for key in document.data if str(key).startswith("x-"))]
 
 
 def _executor(document: Document, path: KeyPath, problems: list[Problem], step: str = "") -> ExecutorSection | None:
@@ -153,6 +169,8 @@ class _Reader:
         self._folder = folder
         self._problems = problems
         self._files = files
+        self.parameters: dict[str, Any] = {}
+        """Those of included files."""
 
     def graph(self, path: KeyPath, around: tuple[str, ...]) -> Graph | None:
         """Return the graph at `path`."""
@@ -225,6 +243,10 @@ class _Reader:
             fields.wrong("app" if app is not None else "component", "needs 'command_type: app'")
         if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", command):
             fields.wrong("command", f"{command!r} must be module.function, or add 'command_type: shell'")
+        is_template = fields.flag("template", default=True)
+        if command and is_template and (reason := _template_error(command)):
+            cure = "add 'template: false' if it uses none, else put this part between {% raw %} and {% endraw %}"
+            fields.wrong("command", f"is not a valid template: {reason}; {cure}")
         shown = " / ".join(names)
         executor = _executor(self._document, (*path, "executor"), self._problems, shown) if (
             fields.any("executor") is not None
@@ -236,7 +258,8 @@ class _Reader:
             app=app,
             component=component,
             args=args,
-            returns=self._returns(fields),
+            template=is_template,
+            returns=self._returns(fields, kind),
             secrets=self._secrets(fields),
             catalog=self._catalog(fields, path, shown),
             executor=executor,
@@ -315,11 +338,23 @@ class _Reader:
         if not isinstance(document.data, Mapping) or "dag" not in document.data:
             fields.wrong("dag_definition", f"{text!r} has no 'dag'")
             return None
-        return _Reader(document, path.parent, self._problems, (*self._files, path)).graph(("dag",), names)
+        reader = _Reader(document, path.parent, self._problems, (*self._files, path))
+        top = Fields(document, (), self._problems, " / ".join(names))
+        if top.any("parameters") is not None:
+            reader.parameters.update(_parameters(document, ("parameters",), self._problems))
+        for key in ("dag", "name", "description", *_KEPT_BY_AIRFLOW):
+            top.any(key)
+        for key in (*_EXECUTOR_KEYS, "catalog"):
+            if top.has(key):
+                top.wrong(key, "of an included file is not used; move it to the file that includes this one")
+        top.refuse_others("a pipeline", _additions(document))
+        graph = reader.graph(("dag",), names)
+        self.parameters.update(reader.parameters)
+        return graph
 
     # ---- parts of a task -------------------------------------------------------------------------------------
 
-    def _returns(self, fields: Fields) -> tuple[Return, ...] | None:
+    def _returns(self, fields: Fields, command_type: str) -> tuple[Return, ...] | None:
         given = fields.any("returns")
         if given is None:
             return None
@@ -334,9 +369,12 @@ class _Reader:
                 fields.wrong("returns", f"{item!r} must be a name, or a mapping of 'name' and 'kind'")
                 continue
             name, kind = entry["name"], str(entry.get("kind", "json"))
-            if kind not in ("json", "metric"):
-                cure = "put a file into the catalog" if kind == "object" else closest(kind, ("json", "metric"))
-                fields.wrong("returns", f"kind {kind!r} of {name!r} is unknown; {cure}")
+            if kind not in RETURN_KINDS:
+                fields.wrong("returns", f"kind {kind!r} of {name!r} is unknown; {closest(kind, RETURN_KINDS)}")
+            if kind == "object" and command_type not in ("python", "notebook"):
+                fields.wrong("returns", f"{name!r} is an object, which only a function or a notebook can return")
+            if kind == "object" and not (name.isidentifier() and name.isascii()):
+                fields.wrong("returns", f"{name!r} is an object, whose name must be a Python name")
             if name in found:
                 fields.wrong("returns", f"{name!r} is returned twice")
             found[name] = Return(name, kind)
@@ -379,8 +417,43 @@ class _Reader:
         return text
 
 
+def _template_error(text: str) -> str:
+    """Return why Jinja cannot read a text; empty if it can."""
+    if not any(mark in text for mark in ("{{", "{%", "{#")):
+        return ""
+    import jinja2
+
+    try:
+        jinja2.Environment().parse(text)  # noqa: S701 - nothing is rendered
+    except jinja2.TemplateSyntaxError as error:
+        return str(error.message)
+    return ""
+
+
+def _unstorable(value: Any) -> str:
+    """Return which part of a parameter JSON cannot hold; empty if none."""
+    if isinstance(value, Mapping):
+        return next(filter(None, map(_unstorable, value.values())), "")
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(_unstorable, value)), "")
+    if isinstance(value, (date, time)):
+        return "a date"
+    return "" if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+
+
+def _parameters(document: Document, path: KeyPath, problems: list[Problem]) -> dict[str, Any]:
+    """Return the parameters at `path`."""
+    fields = Fields(document, path, problems)
+    for name, value in fields.data.items():
+        if what := _unstorable(value):
+            fields.wrong(name, f"is or contains {what}, which Airflow cannot store as a parameter; quote it")
+    return {str(name): value for name, value in fields.data.items()}
+
+
 def _outside(pattern: str) -> str:
     path = PurePosixPath(pattern)
+    if FOLDER in path.parts:
+        return "is the folder of objects"
     if path.is_absolute() or pattern.startswith("~"):
         return "starts outside"
     return "leads outside" if ".." in path.parts else ""

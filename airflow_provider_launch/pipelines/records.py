@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from airflow_provider_launch.util.untrusted import clean_json
@@ -41,10 +41,35 @@ class AttemptRecord:
     """The copied files, with their hashes."""
     data_dir: str = ""
 
+    @classmethod
+    def from_json(cls, value: object) -> AttemptRecord | None:
+        """Return the stored record; None if it is not valid, because users can edit the store in the UI."""
+        if not isinstance(value, Mapping):
+            return None
+        known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
+        if not all(_is_of(name, found) for name, found in known.items()) or not {"executor", "started"} <= {*known}:
+            return None
+        return cls(**{"try_number": 0, **known})
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         document: dict[str, Any] = clean_json(asdict(self))
         return document
+
+
+def _is_of(name: str, value: object) -> bool:
+    """Return whether a value has the type of this field of a record."""
+    if name == "try_number":
+        return isinstance(value, int)
+    if name in {"exit_codes", "parameters", "returned", "metrics", "config"}:
+        return isinstance(value, Mapping)
+    if name == "code":
+        return isinstance(value, list) and all(
+            isinstance(one, Mapping) and {"type", "identifier", "dependable", "message"} <= {*one} for one in value
+        )
+    if name == "catalog":
+        return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+    return isinstance(value, str)
 
 
 def appended(stored: object, record: Mapping[str, Any]) -> list[dict[str, Any]]:

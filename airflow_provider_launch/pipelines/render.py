@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_launch.pipelines.checks import incoming, step_path
 from airflow_provider_launch.pipelines.executors import MOCKED, placement, task_limit
@@ -21,7 +22,7 @@ from airflow_provider_launch.pipelines.gates import (
     Source,
     StubOperator,
 )
-from airflow_provider_launch.pipelines.ids import FAILED, JOIN, OK, task_id_of
+from airflow_provider_launch.pipelines.ids import CASE, FAILED, JOIN, OK, task_id_of
 from airflow_provider_launch.pipelines.maps import mapped, unrolled
 from airflow_provider_launch.pipelines.model import (
     ConditionalStep,
@@ -46,6 +47,8 @@ class Renderer:
 
     def __init__(self, model: PipelineModel) -> None:
         self._model = model
+        code_dir = model.executor.config.get("code_dir")
+        self.folders = (*([model.folder / code_dir] if isinstance(code_dir, str) else []), model.folder)
         self._order = 0
         self._mocked = model.executor.type == MOCKED
         self._patches: Mapping[str, Any] = model.executor.config.get("patches") or {}
@@ -141,21 +144,27 @@ class Renderer:
             step = replace(
                 step,
                 command=patch.get("command", step.command),
-                command_type=patch.get("command_type", step.command_type if "command" not in patch else "python"),
+                command_type=patch.get("command_type", step.command_type),
             )
         place = placement(self._model, step)
         operator = StepOperator if place.backend is not None else PluginStepOperator
-        task = operator(
-            task_id=task_id_of(step.name),
-            task_display_name=step.name,
-            model=self._model,
-            step=step,
-            place=place,
-            sources=sources,
-            scope=scope,
-            order=self.next_order(),
-            **task_kwargs(step, scope, task_limit(self._model)),
-        )
+        kwargs = task_kwargs(step, scope, task_limit(self._model))
+        order = self.next_order()
+        try:
+            task = operator(
+                task_id=task_id_of(step.name),
+                task_display_name=step.name,
+                model=self._model,
+                step=step,
+                place=place,
+                sources=sources,
+                scope=scope,
+                order=order,
+                **kwargs,
+            )
+        except (TypeError, ValueError, AirflowException) as error:
+            text = f"is refused by Airflow: {error}; see its section 'airflow'"
+            raise PipelineError([Problem(text, replace(step.place, step=step_path(step)))]) from error
         return Part(task, [task], [], [task.task_id], outputs=[Source(task.task_id, scope.group)])
 
     def _composite(self, step: Step, scope: Scope, sources: list[Source]) -> Part:
@@ -198,7 +207,7 @@ class Renderer:
             graphs[None] = step.default
         for case, graph in graphs.items():
             name = "default" if case is None else case
-            gate = CaseGate(task_id=f"{task_id_of(name)}__case", case=case, **what)
+            gate = CaseGate(task_id=f"{task_id_of(name)}{CASE}", case=case, **what)
             entry >> gate
             gates.append(gate)
             branches[name] = (graph, scope, gate)

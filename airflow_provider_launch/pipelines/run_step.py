@@ -12,6 +12,7 @@ from airflow_provider_launch.pipelines.apps import Inputs, build_app
 from airflow_provider_launch.pipelines.executors import Placement, placement
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
+from airflow_provider_launch.pipelines.objects import file_of, object_names, reference
 from airflow_provider_launch.pipelines.parameters import from_environment, returned_values
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem, closest
 from airflow_provider_launch.runner import Runner
@@ -60,7 +61,7 @@ def run_step(
         step: the task.
         parameters: override those of the file and of the environment; elements of maps must be included.
         elements: names of the elements of the enclosing maps.
-        data_dir: the folder in which a task with a catalog runs; no files are copied.
+        data_dir: the folder in which a task with a catalog runs, and in which objects are; no files are copied.
         is_dry: True only shows the request.
         show: called with each line.
 
@@ -83,8 +84,12 @@ def run_step(
 
         found = LaunchHook.for_connection(place.conn_id).options.placeholders
         place = placement(model, step, ConnectionPlaceholders(place.conn_id, found))
-    folder = (data_dir or Path.cwd()).resolve() if step.catalog else None
-    inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder)
+    data = (data_dir or Path.cwd()).resolve()
+    stored = _stored_objects(model, data) if step.command_type in {"python", "notebook"} else {}
+    values = {**stored, **values}
+    objects = tuple(name for name in stored if values[name] is stored[name])
+    folder = data if step.catalog or objects or object_names(step) else None
+    inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder, objects=objects)
     # A local folder is not on the volume.
     settings = replace(place.settings, data_volume="")
     app, cfg = build_app(model, step, replace(place, settings=settings), inputs)
@@ -108,6 +113,16 @@ def run_step(
         result = runner.scheduler(backend.name).result(parse_app_handle(handle).app_id)
     names = None if step.returns is None else [item.name for item in step.returns]
     return 0, returned_values(result, names, given=values, step=step.name)
+
+
+def _stored_objects(model: PipelineModel, folder: Path) -> dict[str, Any]:
+    """Return what stands for the objects that steps have written into a folder."""
+    found: dict[str, Any] = {}
+    for step, _, _ in steps_of(model.graph):
+        for name in object_names(step) if isinstance(step, TaskStep) else ():
+            if (folder / file_of(step.name, name)).is_file():
+                found[name] = reference(step.name, name, "")
+    return found
 
 
 @contextlib.contextmanager

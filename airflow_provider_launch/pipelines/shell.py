@@ -28,11 +28,13 @@ _HAND_BACK = r"""launch_hand_back() {
         bare = name
         sub(/^(MAGNUS_PRM_|RUNNABLE_PRM_|LAUNCH_PARAM_)/, "", bare)
         if (!(name in ENVIRON) || name in taken) return
-        if (index("\n" ENVIRON["LAUNCH_GIVEN"] "\n", "\n" bare "=" quoted(ENVIRON[name]) "\n")) return
+        if (index("\n" given "\n", "\n" bare "=" quoted(ENVIRON[name]) "\n")) return
         taken[name] = 1
         out = out (out == "" ? "" : ", ") quoted(name) ": " quoted(ENVIRON[name])
       }
       BEGIN {
+        given = ENVIRON["LAUNCH_GIVEN"]
+        for (at = 0; ("LAUNCH_GIVEN_" at) in ENVIRON; at++) given = given ENVIRON["LAUNCH_GIVEN_" at]
         count = split(wanted, names, " ")
         for (at = 1; at <= count; at++) {
           take(names[at]); take("MAGNUS_PRM_" names[at]); take("RUNNABLE_PRM_" names[at])

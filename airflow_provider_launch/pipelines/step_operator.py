@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.attempt import Attempt
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+    from airflow_provider_launch.pipelines.objects import Objects
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
+
+
+_TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir", "data_dir", "data_volume")
+"""Settings that are templates, besides `env`, which Airflow shows, and the options of the scheduler."""
 
 
 def _built_later(**_: Any) -> None:
@@ -74,7 +79,11 @@ class StepOperator(LaunchAppOperator):
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
+        if not self.step.template:
+            self.command = ""
         super().render_template_fields(context, jinja_env)
+        if not self.step.template:
+            self.command = self.step.command
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
 
         register(hidden_in_fields({name: getattr(self, name, None) for name in self.template_fields}))
@@ -87,20 +96,25 @@ class StepOperator(LaunchAppOperator):
             CatalogError: a file of the step is missing.
         """
         from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch._task.secrets import hidden_in_fields, register
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         known, elements = known_parameters(context, self.sources, self.scope)
+        # Parameters are also parts of variables with other names.
+        register(hidden_in_fields(known.values))
         step, place = self._rendered(context)
         self._note_sources(step, known.values)
         with final_errors():
             self._check_connection()
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
-            folder = attempt.prepare_files()
+            objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
+            folder = attempt.prepare_files(objects.files)
             with final_errors():
                 inputs = Inputs(
-                    parameters=known.values,
+                    parameters=objects.values,
+                    objects=tuple(objects.names),
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
@@ -108,7 +122,7 @@ class StepOperator(LaunchAppOperator):
                 )
                 self.app, self.cfg = build_app(self.model, step, place, inputs)
             if step.command_type == "shell":
-                undeclared, taken = prefixed_only(self.model, known.values)
+                undeclared, taken = prefixed_only(self.model, step, known.values)
                 if undeclared:
                     self.log.info("only as LAUNCH_PARAM_x, because no step declares it in 'returns': %s", undeclared)
                 if taken:
@@ -123,7 +137,7 @@ class StepOperator(LaunchAppOperator):
 
         if event is None:
             return self.execute(context)
-        attempt = Attempt.resume(self, context, self.place)
+        attempt = Attempt.resume(self, context, self._rendered_place(context))
         return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event))
 
     def _launched(self, context: Context) -> dict[str, Any]:
@@ -140,26 +154,45 @@ class StepOperator(LaunchAppOperator):
     # ---- before ----------------------------------------------------------------------------------------------
 
     def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
-        from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.hooks.launch import LaunchHook
-        from airflow_provider_launch.pipelines.executors import placement
-        from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
-
         app = self.step.app
         if app is not None:
             # A copy, because all runs of this process share the model.
             app = self.render_template(dict(app), context)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
-        place, env, cfg = self.place, self.env, self.cfg or {}
-        if place.left_to_connection:
-            # Connections are not read while a DAG is parsed, because each parse would query the database.
-            with final_errors():
-                found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
-                place = placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
+        return step, self._rendered_place(context)
+
+    def _rendered_place(self, context: Context) -> Placement:
+        place, env, cfg = self._placement(), self.env, self.cfg or {}
+        if self.place.left_to_connection:
             env = self.render_template(dict(place.settings.env), context)
             cfg = self.render_template(dict(place.options), context)
-        settings = dataclasses.replace(place.settings, env=env)
-        return step, dataclasses.replace(place, settings=settings, options=cfg)
+        texts = {name: getattr(place.settings, name) for name in _TEMPLATES}
+        settings = dataclasses.replace(place.settings, env=env, **self.render_template(texts, context))
+        return dataclasses.replace(place, settings=settings, options=cfg)
+
+    def _placement(self) -> Placement:
+        """Return where the step runs, with the placeholders of its connection."""
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.hooks.launch import LaunchHook
+        from airflow_provider_launch.pipelines.executors import placement
+        from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
+
+        if not self.place.left_to_connection:
+            return self.place
+        # Connections are not read while a DAG is parsed, because each parse would query the database.
+        with final_errors():
+            found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
+            return placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
+
+    def _readable_objects(
+        self, step: TaskStep, place: Placement, values: Mapping[str, Any], map_index: int | None
+    ) -> Objects:
+        from airflow_provider_launch.pipelines.objects import Objects, readable
+
+        sees_files = place.backend is None or place.backend.shares_files or bool(place.settings.data_dir)
+        if step.command_type not in ("python", "notebook") or not sees_files:
+            return Objects(values)
+        return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
 
     def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
@@ -204,6 +237,15 @@ class StepOperator(LaunchAppOperator):
             found["LAUNCH_MAP_INDEX"] = str(ti.map_index)
         return found
 
+    def _keep_references(self, returned: dict[str, Any], result: Any, map_index: int | None) -> None:
+        """Set the values that stand for objects, which a program must not choose."""
+        from airflow_provider_launch.pipelines.objects import object_names, reference
+
+        scope = (self.scope.folders_of(map_index) or [""])[-1]
+        for name in object_names(self.step):
+            if isinstance(result, Mapping) and name in result:
+                returned[name] = reference(self.task_id, name, scope)
+
     # ---- after -----------------------------------------------------------------------------------------------
 
     def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -225,6 +267,7 @@ class StepOperator(LaunchAppOperator):
             with final_errors():
                 returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
             attempt.store_files()
+            self._keep_references(returned, value["result"], context["ti"].map_index)
             if returned:
                 self.log.info("returned %s", ", ".join(returned))
             known.set(returned, self.order)

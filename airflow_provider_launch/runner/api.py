@@ -19,9 +19,8 @@ from airflow_provider_launch.runner.dryruns import (
     validate,
 )
 from airflow_provider_launch.runner.events import log_event
-from airflow_provider_launch.runner.injected_env import inject_env
+from airflow_provider_launch.runner.injected_env import get_configured_trackers, inject_env
 from airflow_provider_launch.runner.orphans import CONFIRM_S, OrphanFinder
-from airflow_provider_launch.runner.trackers import get_configured_trackers
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from airflow_provider_launch.schedulers.ids import make_stable, slug

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers._kit.request import RoleRequest
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
@@ -29,7 +30,7 @@ _OF_REPLICAS = (
 """Variables that the launcher has if it runs in a replica of another app; they belong to that app."""
 
 
-def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
+def replica_env(app_id: str, role: Role | RoleRequest, k: int, rank0_host: str) -> dict[str, str]:
     """Return the variables that identify a replica: app, role, number, number of replicas, host of the first one."""
     return {
         "LAUNCH_APP_ID": app_id,

@@ -15,6 +15,10 @@ JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[st
 """A value that `json.dumps` and `json.loads` preserve."""
 
 
+MOST_LINES = 8192
+"""A read returns few more lines than this, because short lines take far more memory than their text."""
+LINE_BYTES = 100
+"""Memory of a line in addition to its text."""
 LONGEST_LINE = 16 * 1024 * 1024
 """Bytes after which an unfinished line is delivered in pieces, to limit memory."""
 _MOST_LETTERS = LONGEST_LINE + 1024 * 1024

@@ -1,3 +1,14 @@
 """Masks likely secrets before a request is shown; public for authors of schedulers."""
 
 from __future__ import annotations
+
+from airflow_provider_launch.specs.secrets import (
+    MASK,
+    is_secret_name,
+    masked_args,
+    masked_document,
+    masked_env,
+    masked_text,
+)
+
+__all__ = ["MASK", "is_secret_name", "masked_args", "masked_document", "masked_env", "masked_text"]

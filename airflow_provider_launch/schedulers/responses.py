@@ -11,9 +11,13 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
-from airflow_provider_launch.util.untrusted import clean_text
+from airflow_provider_launch.util.untrusted import clean_text, one_line
 
 NOT_SET = "<NOT_SET>"
+_ERROR_CHARS = 64 * 1024
+"""Maximum characters of the error that one replica wrote."""
+_ERRORS_CHARS = 32 * 1024 * 1024
+"""Maximum characters of the errors of all replicas of an app."""
 
 PHASE_STATES: Mapping[Phase, AppState] = {
     Phase.WAITING: AppState.PENDING,  # accepted, not started yet
@@ -86,7 +90,7 @@ def app_response(
     replicas: Mapping[str, Iterable[ReplicaStatus]],
     app: AppDef | None,
 ) -> DescribeAppResponse:
-    """Return the response for one app.
+    """Return the response for one app; messages, host names and reasons become single lines of limited length.
 
     Args:
         app_id: the app.
@@ -96,13 +100,18 @@ def app_response(
         replicas: role to the status of its replicas.
         app: the app as it was submitted. None: unknown; roles and metadata stay empty.
     """
+    roles_statuses = [RoleStatus(role, list(statuses)) for role, statuses in replicas.items()]
+    for role_status in roles_statuses:
+        for replica in role_status.replicas:
+            replica.hostname = one_line(replica.hostname)
+            replica.reason = None if replica.reason is None else one_line(replica.reason)
     return DescribeAppResponse(
         app_id,
         state,
         num_restarts=restarts,
-        msg=msg,
+        msg=one_line(msg),
         metadata=dict(app.metadata) if app else {},
-        roles_statuses=[RoleStatus(role, list(statuses)) for role, statuses in replicas.items()],
+        roles_statuses=roles_statuses,
         roles=[*app.roles] if app else [],
     )
 
@@ -115,14 +124,15 @@ def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaS
         read: returns the text of a failed replica (index of its role, its status), or an empty text.
 
     Returns:
-        Whether each failed replica has such a text.
+        Whether each failed replica has such a text. Texts are cut, and after 32 million characters no more are read.
     """
-    has_all = True
+    has_all, left = True, _ERRORS_CHARS
     for index, role in enumerate(response.roles_statuses):
         for replica in role.replicas:
             if replica.state is not AppState.FAILED:
                 continue
-            text = clean_text(read(index, replica) or "")
+            text = clean_text((read(index, replica) or "")[:_ERROR_CHARS]) if left > 0 else ""
+            left -= len(text)
             if not text:
                 has_all = False
                 continue

@@ -1,13 +1,14 @@
-"""Decides the next step of an app after failures, for every backend that counts attempts itself.
+"""Decides the next step of an app after failures, for every backend that counts attempts itself; the reconcile loop.
 
 Pure, and imports only the standard library, because the local supervisor uses it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 
 class Phase(str, Enum):
@@ -96,3 +97,22 @@ def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Itera
 def _retries_left(policy: RolePolicy, app_attempt: int, attempt: int) -> bool:
     used = app_attempt if policy.policy == "APPLICATION" else attempt
     return used < policy.max_retries
+
+
+T = TypeVar("T")
+
+
+def reconcile(read: Callable[[], T | None], act: Callable[[T], bool], *, rounds: int) -> T | None:
+    """Return the app as it was read last; None: it no longer exists.
+
+    Args:
+        read: reads the app and decides the next step, independent of earlier rounds.
+        act: does one step; False: there is nothing to do now, or another process must do it.
+        rounds: maximum number of steps; the rest is left to the next poll.
+    """
+    found: T | None = None
+    for _ in range(rounds):
+        found = read()
+        if found is None or not act(found):
+            break
+    return found

@@ -17,10 +17,12 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from annotated_types import Gt
 
 from airflow_provider_launch.specs import cases
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, _shown
@@ -378,3 +380,27 @@ def _wrong(name: str, value: object, tp: Any, cfg: Mapping[str, Any], why: str) 
     return InvalidRunConfigException(
         f"option {name!r} must be of type {get_type_name(tp)}, {shown} is not accepted{reason}", name, cfg
     )
+
+
+@dataclass(frozen=True)
+class WorkspaceOpts(StructuredOpts):
+    """Options of every scheduler with workspaces."""
+
+    workspace_max_mb: Annotated[float, Gt(0)] = 200.0
+    """Maximum size of a workspace in megabytes, without the files that its ignore file excludes."""
+
+
+@dataclass(frozen=True)
+class ImageWorkspaceOpts(WorkspaceOpts):
+    """Options of schedulers that build a workspace into an image."""
+
+    image_repo: str | None = None
+    """Repository, with its registry, to which workspace images are pushed: `registry.example/team/launch`. None
+    means that they are not pushed."""
+
+    build_host: str | None = None
+    """Docker engine that builds workspace images, as `unix:///path`, `tcp://host:port` or `ssh://user@host`. None
+    means the engine of the connection, or `DOCKER_HOST` or the default socket for schedulers without an engine."""
+
+    quiet: bool = False
+    """Whether the output of workspace builds is left out of the log."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
+    from airflow_provider_launch.sensors._run import SensorRun
 
 # The core is imported where it is used, because each parse of each DAG file pays for the imports at the top.
 
@@ -142,13 +143,12 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.outcome import handle_of
         from airflow_provider_launch._task.progress import FIRE_AFTER_S
-        from airflow_provider_launch.sensors._run import SensorRun
         from airflow_provider_launch.triggers.checkpoint import create_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         with final_errors():
             # Raise errors of handle or connection now.
-            SensorRun(self).close()
+            self._started(context).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {
             **self._trigger_kwargs(handle_of(self.handle)),
@@ -160,7 +160,6 @@ class AppStatusSensor(BaseSensorOperator):
 
     def _execute_here(self, context: Context) -> Any:
         from airflow_provider_launch._airflow import AirflowSensorTimeout, AirflowSkipException
-        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             return super().execute(context)
@@ -169,7 +168,7 @@ class AppStatusSensor(BaseSensorOperator):
                 self._log_skip(error)
             # A timeout becomes a skip with `soft_fail`. Cancelling is a no-op if the app has ended.
             if self.kill_policy == "cancel":
-                SensorRun(self).cancel()
+                self._started(context).cancel()
             raise
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -193,11 +192,10 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch._airflow import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             with final_errors():
-                return SensorRun(self, handle=str(event.get("handle") or "")).resume(context, event)
+                return self._started(context, str(event.get("handle") or "")).resume(event)
         except (AirflowException, AppKilledError) as error:
             if isinstance(error, AirflowSensorTimeout) and (self.soft_fail or self.never_fail):
                 self._log_skip(error)
@@ -246,14 +244,23 @@ class AppStatusSensor(BaseSensorOperator):
         """Follow the app: to its end in mode "poke", otherwise until its state and its new lines are logged."""
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             with final_errors():
-                return SensorRun(self).run(context)
+                return self._started(context).run()
         except AppKilledError as error:
             # With `silent_fail` and `never_fail` Airflow would treat the error as a failed check and continue.
             raise SystemExit(str(error)) from error
+
+    def _started(self, context: Context, handle: str = "") -> SensorRun:
+        """Return a run that `on_kill` reaches."""
+        from airflow_provider_launch._task.cancel_on_kill import CancelThread
+        from airflow_provider_launch.sensors._run import SensorRun
+
+        self._killer = killer = CancelThread()
+        if self._killed:
+            killer.fire()
+        return SensorRun(self, context, killer, handle=handle)
 
     def on_kill(self) -> None:
         """Mark the task as killed, and cancel the app if asked to; called in a signal handler."""

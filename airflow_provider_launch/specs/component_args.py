@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
-from airflow_provider_launch.specs.component_help import TorchXArgumentHelpFormatter, get_fn_docstring
 from airflow_provider_launch.specs.errors import InvalidAppError, _shown
 from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.util.docstrings import google_docstring
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import (
     decode,
@@ -22,6 +22,28 @@ from airflow_provider_launch.util.types import (
     get_type_name,
     strip_annotated,
 )
+
+
+class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
+    """Ends the help of each argument with ` (required)` or ` (default: X)`."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or " "
+        if action.required:
+            return f"{text} (required)"
+        return text if action.default is argparse.SUPPRESS else f"{text} (default: %(default)s)"
+
+
+def get_fn_docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the description of a component, and the help of each of its parameters.
+
+    A parameter that the docstring does not describe has a blank as its help.
+    """
+    description, documented = google_docstring(inspect.getdoc(fn) or "")
+    parameters = {name: documented.get(name) or " " for name in inspect.signature(fn).parameters}
+    name = getattr(fn, "__name__", "component")
+    return description or f"{name} has no docstring; write one, and its first lines are shown here", parameters
+
 
 _EMPTY = inspect.Parameter.empty
 
@@ -120,6 +142,24 @@ def bound_args(
         else:
             values[name] = parameter.default
     return _bind(fn, values, is_open)
+
+
+def gives_text(fn: Callable[..., Any], name: str, value: object) -> bool:
+    """Return whether a parameter takes the texts in this value unchanged, and does not parse them.
+
+    Args:
+        fn: the component.
+        name: the parameter; False if the component has none of this name.
+        value: a text, or a list or mapping with texts.
+    """
+    parameter = _parameters(fn).get(name)
+    if parameter is None:
+        return False
+    tp = strip_annotated(decode_optional(strip_annotated(parameter.annotation)))
+    is_variadic = parameter.kind is parameter.VAR_POSITIONAL
+    if isinstance(value, str):
+        return tp is str and not is_variadic
+    return is_variadic or (get_origin(tp) in {list, dict} and get_args(tp)[-1] is str)
 
 
 def _bind(fn: Callable[..., Any], values: Mapping[str, Any], is_open: Callable[[Any], bool] | None) -> ComponentArgs:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_launch.specs.component_help import TorchXArgumentHelpFormatter, get_fn_docstring
+from airflow_provider_launch.specs.component_args import TorchXArgumentHelpFormatter, get_fn_docstring
 
 __all__ = [
     "ArgTypeValidator",

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
-from airflow_provider_launch.specs.component_help import get_fn_docstring
+from airflow_provider_launch.specs.component_args import get_fn_docstring
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.file_linter import ComponentFunctionValidator, validate
 from airflow_provider_launch.specs.roles import AppDef

@@ -35,6 +35,11 @@ class TaskKey(NamedTuple):
     task_id: str
     map_index: int = -1
 
+    @classmethod
+    def of(cls, ti: Any) -> TaskKey:
+        """Return the key of a task instance of a worker or a triggerer."""
+        return cls(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+
 
 def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return the known fields of the task, including `deployment` and `policy`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,16 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing.engine import Engine
 
+T = TypeVar("T")
+
+SOAK = os.environ.get("LAUNCH_SOAK", "0") not in ("", "0")
+
+
+def often(few: T, many: T) -> T:
+    """Return how often a random test is repeated: `many` with `LAUNCH_SOAK=1`, else `few`."""
+    return many if SOAK else few
+
+
 MakeScheduler = Callable[[], Scheduler[Any]]
 MakeProcess = Callable[[], OtherProcess]
 
@@ -38,8 +49,6 @@ NODE_CLOCK_S = 60.0
 """Maximum clock difference between this host and a node."""
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
-
-_T = TypeVar("_T")
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
@@ -55,7 +64,7 @@ def _pause(started: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> 
     time.sleep(max(at_least_s, min(share * (time.monotonic() - started), _LONGEST_PAUSE_S)))
 
 
-def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
+def within(items: Iterable[T], timeout_s: float, what: str) -> Iterator[T]:
     """Yield the items, and fail if they do not end in time, because a hanging run reports nothing."""
     deadline = time.monotonic() + timeout_s
     for item in items:

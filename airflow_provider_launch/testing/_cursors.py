@@ -16,9 +16,8 @@ import pytest
 from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Stream
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import is_terminal
-from airflow_provider_launch.testing._base import Apps, ContractBase, read_on
+from airflow_provider_launch.testing._base import Apps, ContractBase, often, read_on
 from airflow_provider_launch.testing._process import OtherProcess
-from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
 
 SEED = "LAUNCH_CONTRACT_SEED"

@@ -23,6 +23,11 @@ _SLOW = "trap 'sleep 1; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 _AT_ONCE_S = 1.0
 
 
+def short_grace(apps: Apps) -> dict[str, Any]:
+    """Return the option for a grace of a second; empty if the scheduler has no such option."""
+    return {"grace_s": 1} if apps.has_option("grace_s") else {}
+
+
 class EndingTests(ContractBase):
     """Failure, cancel, limits and delete."""
 
@@ -33,7 +38,7 @@ class EndingTests(ContractBase):
         """The other replicas would wait for the failed one for ever, and cost money."""
         script = "test $LAUNCH_REPLICA_ID = 1 || exec sleep 300; sleep 1; exit 3"
         roles = [apps.sh(peer, "peer"), apps.sh(script, "bad", num_replicas=2)]
-        app_id = apps.start(*roles, **self._short_grace(apps))
+        app_id = apps.start(*roles, **short_grace(apps))
         found = apps.end(app_id)
 
         assert found.state is AppState.FAILED
@@ -170,7 +175,7 @@ class EndingTests(ContractBase):
 
     def test_cancel_can_be_repeated(self, apps: Apps) -> None:
         """A caller that did not get the answer repeats the cancel; several callers may cancel in parallel."""
-        app_id = apps.start(apps.sh(DEAF), **self._short_grace(apps))
+        app_id = apps.start(apps.sh(DEAF), **short_grace(apps))
         apps.until_written(app_id, "up")
         with ThreadPoolExecutor(4) as pool:
             for done in [pool.submit(apps.another().cancel, app_id) for _ in range(4)]:
@@ -424,10 +429,6 @@ class EndingTests(ContractBase):
         assert apps.lines(app_id) == ["done\n"]
 
     # ---- helpers ---------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _short_grace(apps: Apps) -> dict[str, Any]:
-        return {"grace_s": 1} if apps.has_option("grace_s") else {}
 
     def _offered_retries(self) -> int:
         return 1 if Capability.APPLICATION_RETRY in self.capabilities else 0

@@ -25,8 +25,7 @@ from airflow_provider_launch.follow import (
 from airflow_provider_launch.schedulers.api import has_own
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, within
-from airflow_provider_launch.testing._repeats import often
+from airflow_provider_launch.testing._base import Apps, ContractBase, often, within
 from airflow_provider_launch.testing._retries import CAPABILITY
 from airflow_provider_launch.testing._starting import NeverStarts
 

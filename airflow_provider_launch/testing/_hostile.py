@@ -17,10 +17,11 @@ from airflow_provider_launch.follow import Ended, Event, Follower, LogLines
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import AppUnavailableError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
 from airflow_provider_launch.testing.engine import Engine
-from airflow_provider_launch.util.untrusted import clean_json
+from airflow_provider_launch.util.untrusted import MOST_CHARS, clean_json
 
 _MB = 1024 * 1024
 _LONGEST_LINE = 17 * _MB
@@ -108,6 +109,11 @@ class HostileTests(ContractBase):
             status = found.to_status().to_json()
             assert clean_json(status) == status, f"characters that databases refuse: {str(status)[:1000]!r}"
             assert _SECRET not in str(status), f"the text of a link's target is shown: {str(status)[:1000]}"
+            replicas = [replica for role in found.roles_statuses for replica in role.replicas]
+            for text in (found.msg, *(text or "" for each in replicas for text in (each.hostname, each.reason))):
+                # Each change of it is a line of the task log, and is stored.
+                is_short = len(text) <= MOST_CHARS and len(text.splitlines()) <= 1
+                assert is_short, f"{app_id}: a message is not one line of {MOST_CHARS} letters: {text[:100]!r}"
 
     def test_results_that_are_not_documents_harm_no_other(self, apps: Apps, tmp_path: Path) -> None:
         """Results are stored in a database and read by other programs; an invalid one is an error of its app."""
@@ -126,11 +132,12 @@ class HostileTests(ContractBase):
 
     def test_what_is_damaged_in_the_engine_harms_no_other_app(self, apps: Apps, engine: Engine) -> None:
         """Other processes can write records, labels and marks: an invalid one affects only its app."""
-        third, forged = apps.start(apps.sh("exit 3")), apps.new_id()
-        apps.end(third)
-        acts = [engine.damaged(third), engine.forged(forged)]
-        if acts == [None, None]:
-            pytest.skip("the backend cannot damage anything, see `Engine.damaged` and `Engine.forged`")
+        third, inflated, forged = apps.start(apps.sh("exit 3")), apps.start(apps.sh("exit 4")), apps.new_id()
+        for app_id in (third, inflated):
+            apps.end(app_id)
+        acts = [engine.damaged(third), engine.inflated(inflated), engine.forged(forged)]
+        if not any(acts):
+            pytest.skip("the backend cannot damage anything, see `damaged`, `inflated` and `forged` of `Engine`")
         with contextlib.ExitStack() as damage:
             for act in filter(None, acts):
                 damage.enter_context(act)
@@ -138,7 +145,7 @@ class HostileTests(ContractBase):
             with ThreadPoolExecutor(1) as pool:
                 following = pool.submit(lambda: [*_events(apps, bystander)])
                 # One scheduler saw the app before the damage, one did not.
-                _poll_to_the_end([apps.scheduler, apps.another()], bystander, [third, forged], apps.timeout_s)
+                _poll_to_the_end([apps.scheduler, apps.another()], bystander, [third, inflated, forged], apps.timeout_s)
                 events = following.result(apps.timeout_s)
 
             lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
@@ -148,7 +155,8 @@ class HostileTests(ContractBase):
                 assert rows.get(bystander) is AppState.SUCCEEDED, (
                     f"the list shows {rows.get(bystander)} of the bystander"
                 )
-                assert third in rows, "the list leaves out the damaged app, which must be a row with state UNKNOWN"
+                missing = {third, inflated} - rows.keys()
+                assert not missing, "the list leaves out a damaged app, which must be a row with state UNKNOWN"
 
     def _ends_next_to_a_bystander(self, apps: Apps, hostile: Sequence[str]) -> dict[str, DescribeAppResponse]:
         """Observe the apps to their end together with a bystander, whose lines must all arrive."""
@@ -222,6 +230,9 @@ def _poll_to_the_end(
                     answer, AppUnavailableError
                 )
                 assert not is_outage, f"damage of one app is reported as an outage: {answer}"
+                if isinstance(answer, DescribeAppResponse):
+                    count = sum(role.num_replicas for role in answer.roles)
+                    assert count <= MAX_REPLICAS, f"a damaged app has {count} replicas, each of which takes memory"
             found = answers[bystander]
             assert isinstance(found, DescribeAppResponse), f"damage of another app hides the bystander: {found}"
             assert bystander in {row.app_id for row in scheduler.list()}, "the list leaves out the bystander"

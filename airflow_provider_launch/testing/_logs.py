@@ -141,14 +141,18 @@ class LogTests(ContractBase):
         """One reader serves many replicas, so a silent replica must not delay the others."""
         app_id = apps.start(apps.sh("sleep 30"))
         cursor = None
+        took = []
         # From before the replica runs until long after.
         for _ in range(10):
+            scheduler = apps.another()
             started = time.monotonic()
-            chunk = apps.another().read_logs(app_id, "main", 0, cursor)
-            assert time.monotonic() - started < _READ_S
+            chunk = scheduler.read_logs(app_id, "main", 0, cursor)
+            took.append(time.monotonic() - started)
             assert chunk.lines == []
             cursor = chunk.cursor
             time.sleep(0.2)
+        # A busy machine delays one or the other; a read that waits for lines is late each time.
+        assert sorted(took)[len(took) // 2] < _READ_S, took
 
     def test_an_unfinished_line_comes_whole_once_it_is_finished(self, apps: Apps) -> None:
         """An unfinished line is not split into two lines; the last line needs no line feed."""

@@ -1,4 +1,4 @@
-"""Outages and losses: an unknown status is never reported as a state or an end."""
+"""Outages: an unknown status is never reported as a state or an end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_launch.follow import Ended, Follower, Reached, Unreachable
 from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, until, within
+from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, within
 from airflow_provider_launch.testing._following import lines_of
 
 _POLL_S = 0.2
@@ -39,7 +39,7 @@ _CALLS: dict[str, Call] = {
 
 
 class OutageTests(ContractBase):
-    """An unreachable engine is an error, and work continues after it; a lost app is UNKNOWN."""
+    """An unreachable engine is an error, and work continues after it."""
 
     @pytest.fixture
     def cut_off(self, apps: Apps) -> CutOff:
@@ -103,34 +103,6 @@ class OutageTests(ContractBase):
         assert replicas(found)["main", 0].exit_code == 3
         assert "3" in found.msg
         assert apps.lines(app_id) == ["1\n", "2\n"]
-
-    def test_an_app_that_was_lost_is_unknown(self, apps: Apps) -> None:
-        """The end is unknown: an invented end may be wrong, and "no such app" launches the app twice."""
-        app_id = apps.new_id()
-        request = apps.dryrun(apps.sh("sleep 5"), apps.sh("sleep 120", "other"), app_id=app_id)
-        apps.scheduler.schedule(request)
-        apps.until_running(app_id, ("other", 0))
-        if not apps.engine.lose(app_id, "other"):
-            pytest.skip("the engine cannot lose an app")
-
-        for scheduler in (apps.scheduler, apps.another()):
-            states: list[AppState | None] = []
-
-            def is_unknown(observer: Scheduler[Any] = scheduler, seen: list[AppState | None] = states) -> bool:
-                found = observer.describe(app_id)
-                seen.append(found.state if found else None)
-                return seen[-1] is AppState.UNKNOWN
-
-            until(is_unknown, apps.timeout_s, f"{app_id} is UNKNOWN")
-            # The app is RUNNING while another role runs.
-            assert {*states} <= {AppState.RUNNING, AppState.UNKNOWN}
-        starts = apps.engine.starts(app_id)
-        apps.scheduler.schedule(request)
-        apps.until_nothing_is_alive(app_id)
-        found = apps.scheduler.describe(app_id)
-        assert found is not None
-        assert found.state is AppState.UNKNOWN
-        assert apps.engine.starts(app_id) == starts
 
     def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
         """The task logs that it waits, and then continues from its position."""

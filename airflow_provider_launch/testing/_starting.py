@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow.start_limit import is_waiting
+from airflow_provider_launch.follow.state_tracker import is_waiting
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.errors import AppNotStartedError
@@ -45,6 +45,18 @@ class StartTests(ContractBase):
         assert apps.end(app_id).state is AppState.CANCELLED
         assert apps.engine.starts(app_id) in {None, 0}
         apps.until_nothing_is_alive(app_id)
+
+    def test_an_app_that_never_started_is_not_running_during_its_cancel(
+        self, apps: Apps, never_starts: NeverStarts | None
+    ) -> None:
+        """RUNNING in the task log would mean that the program ran."""
+        app_id = self._launch_unstartable(apps, never_starts)
+        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as unable to start")
+        apps.another().cancel(app_id)
+        (history,) = apps.histories(app_id, observers=1)
+
+        assert history[-1] is AppState.CANCELLED
+        assert all(map(is_waiting, history[:-1])), history
 
     def test_an_app_that_has_started_may_continue(self, apps: Apps) -> None:
         """The limit is for the start only, and a running app is not stuck."""

@@ -12,6 +12,7 @@ from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._hostile import HostileTests
 from airflow_provider_launch.testing._identity import IdentityTests
 from airflow_provider_launch.testing._logs import LogTests
+from airflow_provider_launch.testing._losses import LossTests
 from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._refusals import RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
@@ -66,6 +67,7 @@ class SchedulerContract(
     FollowTests,
     HostileTests,
     OutageTests,
+    LossTests,
     CostTests,
     WorkspaceTests,
 ):

@@ -38,6 +38,13 @@ class Engine:
         """
         return None
 
+    def give_up(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
+        """Let the engine lose the program of replica 0 of a role without ending it; return True.
+
+        For example, kill the daemon of its node, or its supervisor. None: the engine always sees the end of a program.
+        """
+        return None
+
     def stop(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
         """Stop a role with TERM by hand, without the scheduler; return True.
 
@@ -47,6 +54,13 @@ class Engine:
 
     def damaged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
         """Damage the record of an ended app, as its program or another user could, and restore it.
+
+        None: the record cannot be changed.
+        """
+        return None
+
+    def inflated(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
+        """Write into the record of an ended app that each of its roles has a billion replicas, and restore it.
 
         None: the record cannot be changed.
         """

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._airflow import is_left_to_another
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
@@ -22,7 +22,12 @@ from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.replicas import standings_of
 from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
-from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
+    AppUnavailableError,
+    LaunchError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.feed import Feed
@@ -30,14 +35,13 @@ from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.pump import log_bytes_unread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.follow.events import Event
     from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.triggers.connections import Shared
+    from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
@@ -47,31 +51,6 @@ _MAX_WITHHELD = 100
 """Events that wait until the secrets of the app are registered; of more, the last ones are shown."""
 
 T = TypeVar("T")
-
-
-class TriggerFields(Protocol):
-    """The fields of an `AppStatusTrigger` that a run uses."""
-
-    options: FollowOptions
-    deadline: float | None
-    timeout_s: float | None
-    cancels_at_deadline: bool
-    scheduled: bool
-    known: bool
-    secret_places: Sequence[Sequence[Any]] | None
-    progress: Mapping[str, Any] | None
-
-    @classmethod
-    def logger(cls) -> Any:
-        """Return the logger of the class."""
-
-    @property
-    def task_instance(self) -> Any:
-        """Return the task instance, as the triggerer sets it."""
-
-    async def is_awaited(self) -> bool:
-        """Return whether the task waits for the trigger."""
-        ...
 
 
 class TriggerRun:
@@ -107,7 +86,7 @@ class TriggerRun:
         "_withheld",
     )
 
-    def __init__(self, trigger: TriggerFields, shared: Shared, handle: str, app_id: str) -> None:
+    def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
         self._trigger = trigger
         self._shared = shared
         self._app_id = app_id
@@ -363,16 +342,17 @@ class TriggerRun:
 
     async def _register_masks(self, response: DescribeAppResponse) -> None:
         places, copied = self._trigger.secret_places, {}
-        roles = response.roles or await self._hub.questions.run(self._roles_of_app, self._conn_id)
+        try:
+            roles = response.roles or await self._roles_of_app()
+            if roles and (places is None or any(place[1] == "copied" for place in places)):
+                copied = copied_variables(await self._native())
+        except AppUnavailableError:
+            roles = []
         if not roles:
             # The next change tries again. After the end the worker shows everything, because it knows the secrets.
             with self._deciding:
                 self._waits_for_masks = None
             return
-        if places is None or any(place[1] == "copied" for place in places):
-            with contextlib.suppress(LaunchError):
-                # Not on the few threads of the event loop, because this may take long.
-                copied = copied_variables(await self._hub.questions.run(self._native, self._conn_id))
         # Not on the event loop, because an app may have many values with many lines.
         values = await self._hub.questions.run(
             lambda: chosen(hidden_values(roles, copied, places or ()))[0], self._conn_id
@@ -396,26 +376,34 @@ class TriggerRun:
             self._withheld.clear()
             self._hub.pump.wake(self._feed)
 
-    def _roles_of_app(self) -> list[Role]:
+    async def _roles_of_app(self) -> list[Role]:
         """Return the roles, which an answer about many apps may lack."""
-        with contextlib.suppress(LaunchError):
-            found = self._retry_while_unreachable(lambda: self._shared.scheduler.describe(self._app_id))
-            return found.roles if found is not None else []
-        return []
+        found = await self._retry_while_unreachable(lambda: self._shared.scheduler.describe(self._app_id))
+        return found.roles if found is not None else []
 
-    def _native(self) -> Any:
-        """Return the request that the scheduler has stored."""
-        return self._retry_while_unreachable(lambda: self._shared.scheduler.describe_native(self._app_id))
+    async def _native(self) -> Any:
+        """Return the request that the scheduler has stored; None: it may not be read."""
+        return await self._retry_while_unreachable(lambda: self._shared.scheduler.describe_native(self._app_id))
 
-    def _retry_while_unreachable(self, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`, retrying without limit while the scheduler is unreachable."""
+    async def _retry_while_unreachable(self, ask: Callable[[], T]) -> T | None:
+        """Return the result of `ask`, retrying without limit while the scheduler is unreachable; None: another error.
+
+        It runs on a thread that the triggers of the connection share, but waits without one.
+
+        Raises:
+            AppUnavailableError: the record of the app is damaged, which may last.
+        """
         while True:
             try:
-                return ask()
+                return await self._hub.questions.run(ask, self._conn_id)
+            except AppUnavailableError:
+                raise
             except SchedulerUnavailableError:
                 if self._is_stopped:
                     raise
-                time.sleep(_MASK_PAUSE_S)
+            except LaunchError:
+                return None
+            await asyncio.sleep(_MASK_PAUSE_S)
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
         reader = self._feed.reader

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_launch._airflow import ask, get_xcom, set_xcom
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
+from airflow_provider_launch.specs.owner import TaskKey
 from airflow_provider_launch.triggers.pump import comms_bytes_unread
 
 _SHUTDOWN_SAVE_S = 8.0
@@ -28,15 +29,7 @@ def delete_checkpoint(ti: Any) -> None:
         from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
         # Not `XCom.delete`, which first reads the value, for XCom backends.
-        SUPERVISOR_COMMS.send(
-            DeleteXCom(
-                key=_key(ti.try_number),
-                dag_id=ti.dag_id,
-                run_id=ti.run_id,
-                task_id=ti.task_id,
-                map_index=-1 if ti.map_index is None else ti.map_index,
-            )
-        )
+        SUPERVISOR_COMMS.send(DeleteXCom(key=_key(ti.try_number), **TaskKey.of(ti)._asdict()))
 
 
 def _key(try_number: int) -> str:
@@ -57,8 +50,7 @@ def waits_for_trigger(ti: Any) -> bool:
 
 
 def _where(ti: Any) -> dict[str, Any]:
-    names = ("dag_id", "task_id", "run_id", "map_index")
-    return {**{name: getattr(ti, name) for name in names}, "key": _key(ti.try_number)}
+    return {**TaskKey.of(ti)._asdict(), "key": _key(ti.try_number)}
 
 
 class Checkpoint:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT
-from airflow_provider_launch._task.task_log import pieces
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_positions import LogItem, pieces_in, position_after, with_pieces
 from airflow_provider_launch.follow.log_reader import LogReader
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 TURN_BYTES = 8 * 1024
 LONG_CHARS = 16 * 1024
 """Longer lines are written in pieces, each in a turn of its own."""
-HEAVY_CHARS = 512 * 1024
+HEAVY_BYTES = 1536 * 1024
 RECORD_BYTES = 150
 """Bytes that a log record adds to the text of its line."""
 
@@ -129,8 +128,8 @@ class Feed:
         return not self._closed and (bool(self._events) or self._item is not None or bool(self.reader))
 
     def buffered_bytes(self) -> int:
-        """Return the approximate size of text that was read and not yet written."""
-        return self.reader.buffered_chars()
+        """Return the approximate memory of lines that were read and not yet written."""
+        return self.reader.buffered_bytes()
 
     def take_turn(self) -> int:
         """Write some lines, and return their bytes."""
@@ -142,7 +141,7 @@ class Feed:
                 return RECORD_BYTES
             if self._item is None:
                 self._item, self._written = self.reader.pop(), 0
-                self.is_heavy = self._item is not None and self._item.size > HEAVY_CHARS
+                self.is_heavy = self._item is not None and self._item.size > HEAVY_BYTES
             return 0 if self._item is None else self._write_part(self._item)
 
     def close(self) -> dict[str, JsonValue]:
@@ -200,7 +199,7 @@ class Feed:
             if not shown:
                 self._leave(item, is_cut=is_cut)
                 return RECORD_BYTES
-            self._parts = pieces(last_refresh(line.text.removesuffix("\n")))
+            self._parts = self._task_log.cut(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger may have written some pieces of the line at which it was cancelled.
             written = pieces_in(self._positions.get(key)) if self._written == 0 else 0
             self._parts_written = written if written < len(self._parts) else 0

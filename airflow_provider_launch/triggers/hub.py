@@ -7,7 +7,7 @@ import contextvars
 import logging
 import os
 import threading
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from airflow_provider_launch.triggers.connections import Connections
 from airflow_provider_launch.triggers.helpers import Helpers
@@ -15,6 +15,9 @@ from airflow_provider_launch.triggers.kills import Kills
 from airflow_provider_launch.triggers.pump import LogPump
 from airflow_provider_launch.triggers.reconciler import INTERVAL_S, Reconciler
 from airflow_provider_launch.triggers.task_states import TaskStates
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.triggers._run import TriggerRun
 
 _BYTES_PER_S = 256 * 1024
 _CHECK_S = 5.0
@@ -75,15 +78,8 @@ def hub() -> Hub:
 log = logging.getLogger(__name__)
 
 
-class Member(Protocol):
-    """An object that the ticker calls."""
-
-    def tick(self) -> None:
-        """Run the check; called on the event loop, so it must not block."""
-
-
 class Ticker:
-    """Calls its members every few seconds; use it on the thread of their event loop.
+    """Calls `tick` of its runs every few seconds; use it on the thread of their event loop.
 
     One timer for all, because a timer for each of a thousand triggers would take a quarter of a kilobyte each.
 
@@ -93,34 +89,34 @@ class Ticker:
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
-        self._members: dict[asyncio.AbstractEventLoop, set[Member]] = {}
+        self._runs: dict[asyncio.AbstractEventLoop, set[TriggerRun]] = {}
         self._timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
-    def add(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
-        """Call this member from now on."""
-        for ended in [other for other in self._members if other.is_closed()]:
-            del self._members[ended], self._timers[ended]
-        self._members.setdefault(loop, set()).add(member)
+    def add(self, run: TriggerRun, loop: asyncio.AbstractEventLoop) -> None:
+        """Call this run from now on."""
+        for ended in [other for other in self._runs if other.is_closed()]:
+            del self._runs[ended], self._timers[ended]
+        self._runs.setdefault(loop, set()).add(run)
         if loop not in self._timers:
             self._start(loop)
 
-    def remove(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop calling this member; the timer ends with the last member."""
-        members = self._members.get(loop, set())
-        members.discard(member)
-        if not members and loop in self._timers:
+    def remove(self, run: TriggerRun, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop calling this run; the timer ends with the last one."""
+        runs = self._runs.get(loop, set())
+        runs.discard(run)
+        if not runs and loop in self._timers:
             self._timers.pop(loop).cancel()
-            del self._members[loop]
+            del self._runs[loop]
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        # In an empty context, because a member's context selects its log.
+        # In an empty context, because a run's context selects its log.
         self._timers[loop] = contextvars.Context().run(loop.call_later, self._period_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._start(loop)
-        for member in list(self._members[loop]):
+        for run in list(self._runs[loop]):
             try:
-                member.tick()
+                run.tick()
             except Exception:
-                # Continue with the other members.
+                # Continue with the other runs.
                 log.exception("the check of a trigger failed")

@@ -16,8 +16,11 @@ DEEPEST = 100
 """Levels of lists and objects; JSON parsers on the way to the next task have different, unknown limits."""
 LARGEST_INT = 2**63 - 1
 """Databases, and the messages between Airflow's processes, accept integers of 64 bits."""
+MOST_CHARS = 4096
+"""Maximum characters of a message about one app or replica."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """PostgreSQL does not store NUL in JSON, and UTF-8 cannot encode halves of surrogate pairs."""
+_LINE_ENDS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _INT = re.compile(r"-?[0-9]{1,19}\Z")
 
 
@@ -28,6 +31,17 @@ class UntrustedError(ValueError):
 def clean_text(text: str) -> str:
     """Return the text with U+FFFD for each character that databases reject."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def one_line(text: str, most: int = MOST_CHARS) -> str:
+    """Return the text as one line of at most `most` characters, without those that databases reject.
+
+    A message with a program's text in it would otherwise fill the log and the database at each change.
+    """
+    if len(text) <= most and text.isprintable():
+        return text
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    return _LINE_ENDS.sub(" ", clean_text(cut)).strip()
 
 
 def clean_json(value: Any) -> Any:

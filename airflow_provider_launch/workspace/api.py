@@ -1,22 +1,72 @@
-"""The mixin that adds workspaces to a scheduler, and the walk over a workspace on any file system."""
+"""The mixins that add workspaces to a scheduler, and the walk over a workspace on any file system."""
 
 from __future__ import annotations
 
 import abc
+import fnmatch
 import posixpath
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from airflow_provider_launch.specs.errors import UnsupportedError
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Iterator
 
     from airflow_provider_launch.specs.roles import AppDef, Role
+
+LAUNCH_IGNORE = ".launchignore"
+TORCHX_IGNORE = ".torchxignore"
+DOCKER_IGNORE = ".dockerignore"
+DOCKERFILE = "Dockerfile.torchx"
+"""The build file of a workspace image, in the root of the workspace; no pattern leaves it out."""
+_NEVER = frozenset({".", "", DOCKERFILE})
+
+
+@dataclass(frozen=True)
+class IgnoreRules:
+    """The patterns that apply in one directory, and whether entries that match none are left out."""
+
+    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
+    """Patterns, each with whether it leaves out its matches."""
+    leaves_out: bool = False
+
+    @staticmethod
+    def of(lines: Iterable[str]) -> IgnoreRules:
+        """Return the rules of an ignore file: one shell pattern per line, `#` comments, `!` includes again."""
+        found = []
+        for line in map(str.strip, lines):
+            if not line or line.startswith("#"):
+                continue
+            pattern = line.removeprefix("!").strip().removeprefix("./").strip("/")
+            if pattern:
+                found.append((re.compile(fnmatch.translate(pattern)), not line.startswith("!")))
+        return IgnoreRules(tuple(found))
+
+    def is_left_out(self, path: str) -> bool:
+        """Return whether a file is left out; `path` is relative to the root, with `/`."""
+        return self.inside(path).leaves_out
+
+    def inside(self, path: str) -> IgnoreRules:
+        """Return the rules within a directory: the patterns after the last one that matches it, and its own state."""
+        if path in _NEVER:
+            return self if path != DOCKERFILE else IgnoreRules()
+        for at in range(len(self.patterns) - 1, -1, -1):
+            pattern, leaves_out = self.patterns[at]
+            if pattern.match(path):
+                return IgnoreRules(self.patterns[at + 1 :], leaves_out)
+        return self
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Return whether all left-out files stay left out: no later pattern includes any again."""
+        return self.leaves_out and all(leaves_out for _, leaves_out in self.patterns)
+
 
 T = TypeVar("T")
 PackageType = TypeVar("PackageType")
@@ -149,3 +199,29 @@ def walk_workspace(
         kept_files = {name: info for name, info in files.items() if not own.is_left_out(prefix + name)}
         if not own.leaves_out or kept or kept_files:
             yield directory, kept, kept_files
+
+
+class CopiedWorkspaceMixin(WorkspaceMixin[None]):
+    """For schedulers that copy workspaces into the app's directory when it is submitted; nothing is built."""
+
+    def workspace_opts(self) -> runopts:
+        """Return `workspace_max_mb`."""
+        opts = runopts()
+        opts.add("workspace_max_mb", float, "Maximum size of a workspace, in megabytes.", default=200.0)
+        return opts
+
+    def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
+        """Do nothing: the files are copied when the directory of the app is created."""
+
+    def caching_build_workspace_and_update_role(
+        self,
+        role: Role,
+        cfg: Mapping[str, Any],  # noqa: ARG002 - it builds nothing
+        build_cache: MutableMapping[tuple[str, Workspace], str],  # noqa: ARG002 - the same
+    ) -> None:
+        """Refuse to build a workspace without a launch."""
+        if role.workspace:
+            raise UnsupportedError(
+                f"role {role.name!r}: this scheduler copies a workspace when an app is launched, and cannot build one; "
+                f"launch the app with its workspace"
+            )

@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.workspace.api import WorkspaceMixin
+from airflow_provider_launch.workspace.api import (
+    DOCKER_IGNORE,
+    DOCKERFILE,
+    LAUNCH_IGNORE,
+    TORCHX_IGNORE,
+    WorkspaceMixin,
+)
 from airflow_provider_launch.workspace.files import WorkspaceFiles
-from airflow_provider_launch.workspace.ignore import DOCKER_IGNORE, DOCKERFILE, LAUNCH_IGNORE, TORCHX_IGNORE
 
 if TYPE_CHECKING:
     from typing import IO

@@ -17,7 +17,7 @@ from typing import IO
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
+from airflow_provider_launch.workspace.api import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
 
 _ALWAYS = (".git", "*/.git", "__pycache__", "*/__pycache__")
 """Left out unless the ignore file includes them again: they differ between workers and would change every image."""

@@ -101,14 +101,14 @@ def show(what: str, seen: Seen, *, goal: float | None, peer: float | None = None
         seen: what was seen.
         goal: requests a minute in addition to those for states. None: none.
         peer: requests a minute of the peer.
-        replicas: which are followed; with it the open connections are bounded.
+        replicas: which are followed: their number bounds the open connections. 0: no row of connections.
         by: who follows.
     """
     note = f"{by}; {seen.states:.0f} for states"
     limit = None if goal is None else goal + seen.states
     row(f"{what}: requests", seen.requests, "/min", limit=limit, peer=peer, note=note)
-    most = replicas + 10 if replicas else None
-    row(f"{what}: open connections", seen.connections, "", limit=most, note=by)
+    if replicas:
+        row(f"{what}: open connections", seen.connections, "", limit=replicas + 10, note=by)
     if "late_p99" in seen.figures:
         row(f"{what}: line written to shown, p99", seen.figures["late_p99"], limit=0.3, note=by)
     if "lag_p99" in seen.figures:

@@ -65,7 +65,6 @@ with ExitStack() as stack:
     peer = counter.peer(sys.executable, "peer", TALKS, PEERS, DOCKER_HOST=proxy.url)
     docker_engine.remove(docker_engine.LABEL)
     per_task = peer.requests / PEERS
-    row("DockerOperator, 1 talking task: requests", per_task, "/min", note=f"of {PEERS} tasks; it cannot be deferred")
 
     talking = [launch(TALKS) for _ in range(max(TALKING))]
     for count, goal in TALKING.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import docker_engine
-import engine_alone
 from rows import row
 from task_pairs import Cost, docker_run, median, ratio, span, task
 
@@ -31,8 +30,3 @@ for name, found in (("new process", fresh), ("process in use", warm)):
     worth, pairs = ratio(ours, peer)
     row(f"task `true`, {name}: ours / peer", worth, "x", limit=1, note=pairs)
     row(f"task `true`, {name}: CPU", median(ours, "cpu"), peer=median(peer, "cpu"), note=f"ours {span(ours, 'cpu')}")
-bare, guarded = engine_alone.pairs(3 * PAIRS)
-row("`true` by requests alone: create, start, wait", median(bare), note=span(bare))
-worth, pairs = ratio(guarded, bare)
-note = f"with record, init, states, last lines and result {span(guarded)}; {pairs}"
-row("`true` by requests alone: with those of our guarantees / without", worth, "x", note=note)

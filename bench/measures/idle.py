@@ -43,9 +43,7 @@ def kin() -> list[psutil.Process]:
 
 
 with Runner("bench") as runner:
-    start = time.perf_counter()
     ids = [runner.schedule(runner.dryrun(app, "local", {"grace_s": 1})).rpartition("/")[2] for _ in range(APPS)]
-    submit = (time.perf_counter() - start) / APPS
     scheduler = runner.scheduler("local")
     try:
         time.sleep(5)
@@ -62,7 +60,6 @@ with Runner("bench") as runner:
             return (cpu(me) - mine) / seconds, [(cpu(process) - used) / seconds for process, used in before.items()]
 
         _, shares = share(SECONDS)
-        row("submit one app", submit)
         for part in ("supervisor", "shim"):
             used = [100 * value for process, value in zip(processes, shares, strict=True) if parts[process] == part]
             note = f"{len(used)} processes, worst {max(used):.2f} %"

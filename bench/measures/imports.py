@@ -9,10 +9,7 @@ import sys
 from rows import row
 
 STATEMENTS = {
-    "alone": "from airflow_provider_launch.operators import launch",
-    "info": "",
-    "ours": "from airflow_provider_launch.operators.launch import LaunchAppOperator",
-    "all": (
+    "ours": (
         "from airflow_provider_launch.operators.launch import LaunchAppOperator\n"
         "from airflow_provider_launch.sensors.launch import AppStatusSensor\n"
         "from airflow_provider_launch.specs import AppDef, Role, Resource, RetryPolicy, macros"
@@ -42,8 +39,7 @@ def user_cpu(statement: str) -> tuple[float, float]:
     bash = "BashOperator" in statement
     module = "airflow.providers.standard" if bash else "airflow_provider_launch"
     hidden = "apache-airflow-providers-standard" if bash else "airflow-provider-launch"
-    info = "" if statement == STATEMENTS["alone"] else INFO.format(module=module)
-    code = CODE.format(hidden=hidden, module=module, statement=info + statement)
+    code = CODE.format(hidden=hidden, module=module, statement=INFO.format(module=module) + statement)
     text = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     sdk, added = text.splitlines()[-1].split()
     return float(sdk), float(added)
@@ -57,7 +53,4 @@ for _ in range(ROUNDS + 1):
 added = {name: statistics.median(value for _, value in times[name][1:]) for name in STATEMENTS}
 sdk = statistics.median(value for name in STATEMENTS for value, _ in times[name][1:])
 note = f"peer: BashOperator; airflow.sdk itself {sdk:.2f} s"
-row("import operator, sensor and specs, above airflow.sdk", added["all"], limit=0.02, peer=added["bash"], note=note)
-row("the operator's class", added["ours"], note="other imports happen on use")
-row("the operator's class without the provider info", added["alone"])
-row("the provider info alone, in every process", added["info"])
+row("import operator, sensor and specs, above airflow.sdk", added["ours"], limit=0.02, peer=added["bash"], note=note)

@@ -74,9 +74,6 @@ with ExitStack() as stack:
         for side in ("pod", "pod-deferrable"):
             seen = counter.peer(python, side, TALKS, PEERS, BENCH_KUBECONFIG=str(proxy.kubeconfig))
             theirs[side] = seen.requests / PEERS
-            what, note = f"KubernetesPodOperator, 1 talking task ({side})", f"of {PEERS} tasks"
-            row(f"{what}: requests", theirs[side], "/min", note=note)
-            row(f"{what}: open connections", seen.connections / PEERS, "", note=note)
     except (OSError, RuntimeError) as error:
         skip("peer: KubernetesPodOperator", str(error))
 

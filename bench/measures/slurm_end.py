@@ -20,13 +20,13 @@ APPS = 12
 AGE_S = 60
 
 
-def known_after(runner: Runner, number: int, *, logs: bool) -> float:
+def known_after(runner: Runner, number: int) -> float:
     """Return the seconds from the end, as recorded by the job, to the event."""
     script = f"sleep {AGE_S + 0.7 * number}"
     app = AppDef("end", [Role("r", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 16))])
-    app_id = f"bench-end-{os.getpid()}-{number}-{int(logs)}"
+    app_id = f"bench-end-{os.getpid()}-{number}"
     runner.schedule(runner.dryrun(app, "slurm", {}, app_id=app_id))
-    with Follower(runner.scheduler("slurm"), app_id, logs=logs) as follower:
+    with Follower(runner.scheduler("slurm"), app_id, logs=False) as follower:
         for event in follower:
             if isinstance(event, Ended):
                 seen = time.time()
@@ -37,9 +37,7 @@ with ExitStack() as stack:
     stack.enter_context(slurm_cluster.use("the end of a job"))
     params = {"slurm": slurm_cluster.params(over_ssh=True)}
     runner = stack.enter_context(Runner("bench", scheduler_params=params))
-    for logs, limit in ((True, None), (False, 5.5)):
-        with ThreadPoolExecutor(APPS) as pool:
-            found = list(pool.map(lambda number, logs=logs: known_after(runner, number, logs=logs), range(APPS)))
-        what = "with its log" if logs else "states only"
-        note = f"{APPS} jobs of a minute, worst {max(found):.2f} s"
-        row(f"end of a job -> reported, {what}", statistics.median(found), limit=limit, note=note)
+    with ThreadPoolExecutor(APPS) as pool:
+        found = list(pool.map(lambda number: known_after(runner, number), range(APPS)))
+    note = f"{APPS} jobs of a minute, worst {max(found):.2f} s"
+    row("end of a job -> reported, states only", statistics.median(found), limit=5.5, note=note)

@@ -1,4 +1,4 @@
-"""Costs of following 1, 100 and 1000 jobs for a Slurm cluster: requests a minute, and CPU of its controller."""
+"""Requests a minute to a Slurm cluster while 1, 100 and 1000 of its jobs are followed, and CPU of its controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ COUNTS = (1, 100, 1000)
 SECONDS = 30
 SETTLE_S = 45
 """Seconds until a new app is polled only together with all others."""
-NAMES = ("squeue", "sbatch", "scontrol", "scancel", "sacct")
 
 # The jobs wait, as most of a thousand do, because no node has that many free CPUs.
 waits = AppDef("idle", [Role("r", "", entrypoint="sleep", args=["3600"], resource=Resource(1, 0, 16))])
@@ -28,11 +27,6 @@ waits = AppDef("idle", [Role("r", "", entrypoint="sleep", args=["3600"], resourc
 def controller_cpu() -> float:
     (pid,) = [int((slurm_cluster.CLUSTER.dir / "slurmctld.pid").read_text())]
     used = psutil.Process(pid).cpu_times()
-    return float(used.user + used.system)
-
-
-def own_cpu() -> float:
-    used = psutil.Process().cpu_times()
     return float(used.user + used.system)
 
 
@@ -50,12 +44,8 @@ with ExitStack() as stack:
         return app_id
 
     ids: list[str] = []
-    before, started = commands.calls(), time.perf_counter()
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(launch, range(max(COUNTS))))
-    took = time.perf_counter() - started
-    asked = (commands.calls() - before) / len(ids)
-    row("submit one app over ssh", took / len(ids), note=f"mean of {len(ids)}, four at once; {asked:.1f} commands each")
     try:
         time.sleep(5)
         start, idle = time.monotonic(), controller_cpu()
@@ -70,16 +60,15 @@ with ExitStack() as stack:
                 for follower in followers:
                     pool.submit(list, follower)
                 time.sleep(SETTLE_S)
-                calls, cpu, own, start = commands.calls(), controller_cpu(), own_cpu(), time.monotonic()
+                calls, cpu, start = commands.calls(), controller_cpu(), time.monotonic()
                 time.sleep(SECONDS)
                 seconds = time.monotonic() - start
-                calls, cpu, own = commands.calls() - calls, controller_cpu() - cpu, own_cpu() - own
+                calls, cpu = commands.calls() - calls, controller_cpu() - cpu
                 for follower in followers:
                     follower.close()
             note = f"one poller, each {scheduler.poll_interval_s:g} s; one ssh connection"
             row(f"{count} followed jobs: requests to slurmctld", 60 * calls / seconds, "/min", limit=12.5, note=note)
             note = f"of a core; {100 * unasked:.2f} % without polls"
             row(f"{count} followed jobs: CPU of slurmctld", 100 * cpu / seconds, "%", note=note)
-            row(f"{count} followed jobs: our CPU", 100 * own / seconds, "%", note="of a core")
     finally:
         slurm_cluster.CLUSTER.run("scancel", f"--name={','.join(ids)}")

@@ -93,15 +93,8 @@ row(
     # An empty trigger needs 14 KB. Less would need our own futures and locks.
     limit=32,
     peer=per_app(other[0]["stages"]) if other else None,
-    note=f"growth from {COUNTS[-2]} to {last['count']}; peer: from 1 to {PODS}",
-)
-row("memory per app: an empty trigger", per_app(empty["stages"]), "KB", note="Airflow's part, in every trigger")
-row("memory per app: without that of an empty trigger", per_app(ours["stages"]) - per_app(empty["stages"]), "KB")
-row(
-    "memory per app: the first of them",
-    per_app(ours["stages"][:-1]),
-    "KB",
-    note=f"growth from 1 to {COUNTS[-2]}, with the threads that are started once",
+    note=f"growth from {COUNTS[-2]} to {last['count']}, of which an empty trigger {per_app(empty['stages']):.1f}; "
+    f"peer: from 1 to {PODS}",
 )
 budget = 60 * pump._IDLE_READS_PER_S  # noqa: SLF001 - the promised limit
 for stage in ours["stages"]:

@@ -10,8 +10,8 @@ from tests.airflow.guarantees import place
 from tests.airflow.plugin import ENGINES, OPENED
 from tests.airflow.support import FakeExecutionApi
 from tests.airflow.versions import HAS_STORE
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine
-from tests.support.local import until
 
 __all__ = ["place"]
 

@@ -6,6 +6,7 @@ Run as a program it is a worker host with everything imported: it forks one work
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -30,7 +31,9 @@ from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag
 from tests.airflow.versions import deserialize, serialize
-from tests.support.local import processes_below, until
+from tests.support.app_folders import unreadable
+from tests.support.apps import until
+from tests.support.local import processes_below
 
 CONN = "place"
 
@@ -96,7 +99,7 @@ class LocalPlace:
         self.root = tmp / "root"
         self.mark = f"t{uuid.uuid4().hex[:10]}"
         self.connection = {"conn_type": "launch_local", "extra": {"root": str(self.root), "grace_s": 1}}
-        self.outages = {"root is missing": self._missing, "root is unreadable": self._unreadable}
+        self.outages = {"root is missing": self._missing, "root is unreadable": lambda: unreadable(self.root)}
         self._tmp, self._record, self._go = tmp, tmp / f"ran-{self.mark}", tmp / f"go-{self.mark}"
 
     def another(self) -> LocalPlace:
@@ -142,18 +145,6 @@ class LocalPlace:
             yield
         finally:
             shutil.rmtree(self.root, ignore_errors=True)
-            away.rename(self.root)
-
-    @contextlib.contextmanager
-    def _unreadable(self) -> Iterator[None]:
-        # Root may read any file, but no process can follow a link to itself.
-        away = self.root.with_name("away")
-        self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
             away.rename(self.root)
 
     def _kill_all(self) -> None:
@@ -448,31 +439,18 @@ class WorkerHost:
 
 def _serve() -> None:
     # Imports of a running worker.
-    import airflow_provider_launch.hooks.aws_batch
-    import airflow_provider_launch.hooks.docker
-    import airflow_provider_launch.hooks.kubernetes
-    import airflow_provider_launch.hooks.local
-    import airflow_provider_launch.hooks.slurm
     import airflow_provider_launch.operators._run
-    import airflow_provider_launch.schedulers.aws_batch.scheduler
-    import airflow_provider_launch.schedulers.docker.scheduler
-    import airflow_provider_launch.schedulers.kubernetes.scheduler
-    import airflow_provider_launch.schedulers.local.scheduler
-    import airflow_provider_launch.schedulers.slurm.scheduler
     import airflow_provider_launch.triggers.launch  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import docker  # noqa: F401
-    with contextlib.suppress(ImportError):
-        import kubernetes.client
-        import kubernetes.config  # noqa: F401
-
     for line in sys.stdin:
+        order = json.loads(line)
+        for room in ("hooks.{}", "schedulers.{}.scheduler"):
+            importlib.import_module(f"airflow_provider_launch.{room.format(order['backend'])}")
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                _work(json.loads(line))
+                _work(order)
                 code = 0
             finally:
                 sys.stderr.flush()

@@ -7,11 +7,11 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.specs import Resource, Role
+from tests.support.app_folders import unreadable
 
 
 class SlurmPlace:
@@ -31,7 +31,7 @@ class SlurmPlace:
         self.outages = {
             "connections are refused": pipe.refused,
             "commands hang": commands.hanging,
-            "root is unreadable": self._unreadable,
+            "root is unreadable": lambda: unreadable(self.root),
         }
         self._cluster, self._commands, self._pipe = cluster, commands, pipe
         self._record, self._go = root.parent / f"ran-{self.mark}", root.parent / f"go-{self.mark}"
@@ -77,17 +77,6 @@ class SlurmPlace:
 
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
         return self._commands.hanging_logs()
-
-    @contextlib.contextmanager
-    def _unreadable(self) -> Iterator[None]:
-        away = self.root.with_name("away")
-        self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
-            away.rename(self.root)
 
     def close(self) -> None:
         self.go()

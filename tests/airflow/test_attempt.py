@@ -8,7 +8,7 @@ import re
 import pytest
 
 from airflow_provider_launch._task.task_log import PIECE_BYTES, pieces
-from airflow_provider_launch.operators._attempt import KILLED, NextStep, Record, app_id_for, next_step
+from airflow_provider_launch.operators._record import KILLED, NextStep, Record, app_id_for, next_step
 
 KEYS = {"dag_id": "My_DAG", "run_id": "r", "run_start": "s", "task_id": "Train.it", "map_index": -1, "attempt": 0}
 RECORD = Record(0, "a-b", "h", "local", 0, "scheduled", "local://c/a-b", max_tries=0, retries=0)

@@ -91,6 +91,38 @@ def test_text_of_an_app_stays_text_where_a_dag_renders_native_objects(as_dict: b
     assert printed(task, FakeExecutionApi()) == [TEXTS, TEXTS[0]]
 
 
+def native(text: str | None, other: str, *words: str, env: dict[str, str], numbers: list[int], n: int) -> AppDef:
+    """Return an app that prints its arguments."""
+    return AppDef("app", [role(str(text), other, *words, str(numbers), str(n), A=env["A"])])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_in_arguments_of_a_component_stays_text_where_a_dag_renders_native_objects(text: str) -> None:
+    args = {
+        "text": "{{ params.none }}",
+        "other": "{{ params.text }}",
+        "words": ["{{ params.text }}", "{{ params.text }}.0"],
+        "env": {"A": "{{ params.text }}"},
+        "numbers": "{{ params.numbers }}",
+        "n": "{{ params.n }}",
+    }
+    params = {"none": None, "text": text, "numbers": [1, 2], "n": 4}
+    with DAG("test_dag", schedule=None, params=params, render_template_as_native_obj=True):
+        task = LaunchAppOperator(task_id="t", component=f"{__file__}:native", component_args=args)
+
+    assert printed(task, FakeExecutionApi()) == [["None", text, text, f"{text}.0", "[1, 2]", "4"], text]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_command_line_of_a_component_stays_text_where_a_dag_renders_native_objects(text: str) -> None:
+    words = ["{{ params.text }}", "{{ params.n }}", "{{ params.numbers }}"]
+    params = {"text": text, "numbers": [1, 2], "n": 4}
+    with DAG("test_dag", schedule=None, params=params, render_template_as_native_obj=True):
+        task = LaunchAppOperator(task_id="t", component="utils.sh", component_args=["printf", "%s|", *words])
+
+    assert run_task(task, FakeExecutionApi()).logged(f"{text}|4|[1, 2]|")
+
+
 def test_a_finalizer_of_the_dag_still_works() -> None:
     options = {"finalize": lambda value: f"<{value}>"}
     with DAG("test_dag", schedule=None, params={"data": "a$$b"}, jinja_environment_kwargs=options):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from airflow_provider_launch._task.cancel_on_kill import CancelThread
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.local import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
@@ -36,7 +36,8 @@ def make_thread():
     made = []
 
     def make(app_id: str, scheduler=lambda: create_scheduler("kills")) -> CancelThread:
-        thread = CancelThread(scheduler)
+        thread = CancelThread()
+        thread.start(scheduler)
         thread.app_id = app_id
         made.append(thread)
         return thread
@@ -94,9 +95,19 @@ def test_a_kill_before_there_is_an_app_asks_no_scheduler(make_thread):
     assert made == []
 
 
+def test_a_kill_before_the_thread_starts_is_seen_by_the_run():
+    thread = CancelThread()
+    thread.check()
+    thread.fire()
+
+    with pytest.raises(AppKilledError, match="the task was killed"):
+        thread.check()
+
+
 def test_a_task_that_keeps_its_app_has_no_thread():
     before = threading.active_count()
-    thread = CancelThread(None)
+    thread = CancelThread()
+    thread.start(None)
     thread.fire()
     thread.close()
 

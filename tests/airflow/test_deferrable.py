@@ -43,8 +43,8 @@ from tests.airflow.support import (
 )
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
 from tests.airflow.versions import deserialize
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
-from tests.support.local import until
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
 
@@ -158,6 +158,8 @@ def test_on_kill_cancels_only_if_the_task_is_over(
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: states))
+    # A task that may have been cleared is asked about again until then, because Airflow does not answer here.
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.5)
     trigger, _ = deferred(cfg={"grace_s": 1})
     cancelled: list[str] = []
     with monkeypatch.context() as patch:

@@ -28,7 +28,7 @@ from tests.airflow.guarantees import (
     resumed,
 )
 from tests.airflow.support import FakeExecutionApi, run_to_end, run_triggers
-from tests.support.local import until
+from tests.support.apps import until
 
 FLOOD = 60_000
 """Lines that are written as fast as the replica can: more than a million in a minute."""

@@ -23,7 +23,7 @@ from tests.airflow.guarantees import (
     resumed,
 )
 from tests.airflow.support import USER_ACTION, FakeExecutionApi, run_task, run_to_end, run_trigger, run_triggers
-from tests.support.local import until
+from tests.support.apps import until
 
 HOUR_S = 3600.0
 

@@ -132,3 +132,13 @@ def test_where_the_first_lines_end_is_reported_once():
     assert limit.first_lines("r/0", [line("1\n")]) == (0, False)
     assert limit.first_lines("r/1", [line("1\n")]) == (1, False)
     assert LogLimit(20, limit.shown_bytes).first_lines("r/0", [line("1\n")]) == (0, False)
+
+
+def test_empty_lines_take_little_memory() -> None:
+    """Each takes a hundred times the memory of its text."""
+    limit = LogLimit(1_000_000)
+    limit.keep("r/0", [line("\n")] * 400_000)
+    ((_, rest),) = limit.rests()
+
+    assert len(rest.lines) <= 500_000 // 32
+    assert (rest.left_out + len(rest.lines), rest.bytes_left_out + rest.bytes) == (400_000, 400_000)

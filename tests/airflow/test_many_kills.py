@@ -131,7 +131,7 @@ def alive(engine: Any, app_ids: list[str]) -> set[int]:
     return {k for k, app_id in enumerate(app_ids) if engine.apps[app_id].state is AppState.RUNNING}
 
 
-@pytest.mark.parametrize("state", ["failed", "success", None], ids=["failed", "success", "deleted"])
+@pytest.mark.parametrize("state", ["failed", None], ids=["failed", "deleted"])
 def test_all_apps_of_ended_tasks_are_cancelled_before_their_triggers_have_gone(
     engine: Any, app_ids: list[str], states: States, state: str | None
 ) -> None:
@@ -325,3 +325,27 @@ def test_an_app_that_could_not_be_ended_is_logged(
     texts = [str(entry["event"]) for entry in errors]
     assert all(any(app_id in text and "no route" in text for text in texts) for app_id in app_ids[:40])
     assert len(texts) == 40
+
+
+def test_an_app_is_named_in_the_log_if_airflow_does_not_return_the_state_of_its_task(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states.failures = 1000
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.0)
+    with logged() as entries:
+        end_all(app_ids[:1], lambda: None)
+
+    (error,) = [str(entry["event"]) for entry in entries if entry["level"] == "error"]
+    assert "could not be cancelled: Airflow did not return the state of the task" in error
+    assert states.requests > 1
+    assert alive(engine, app_ids[:1]) == {0}
+
+
+def test_a_trigger_that_is_ended_before_it_starts_cancels_its_app(
+    engine: Any, app_ids: list[str], states: States
+) -> None:
+    states.states["t_0"] = "failed"
+
+    asyncio.run(trigger_of(app_ids[0], 0).on_kill())
+
+    assert engine.cancelled == app_ids[:1]

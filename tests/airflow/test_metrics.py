@@ -18,8 +18,8 @@ from airflow_provider_launch.triggers import reconciler
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import FakeExecutionApi, TaskInstance, launch, run_task, run_to_end, sh
 from tests.airflow.test_reconciler import ABSENT, Airflow, Driven, airflow, answer_with, submit
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine
-from tests.support.local import until
 
 __all__ = ["airflow"]
 CANCELLED = ("incr", "launch.apps_ended", 1, {"backend": "fake", "state": "CANCELLED"})

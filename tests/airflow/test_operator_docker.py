@@ -18,7 +18,7 @@ from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -98,6 +99,9 @@ def test_a_retry_after_the_kill_of_a_worker_that_was_finishing_takes_the_result(
         engine.state(next(iter(engine.apps)), AppState.SUCCEEDED)
         time.sleep(1)  # for the follower to see it
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        # The task does not end before its reader, which waits for the engine.
+        stalled.wait(0.5)
+        stalled.set()
 
     engine.on_read = stall
     before = signal.getsignal(signal.SIGTERM)
@@ -162,6 +166,61 @@ def test_an_id_of_another_owner_is_not_adopted(engine, make_api) -> None:
     ran = run_task(on_cluster("two", wait=False), make_api())
 
     assert isinstance(ran.error, AppConflictError)
+
+
+@pytest.fixture
+def foreign(engine, make_api) -> str:
+    """The id of a running app of another task."""
+    run_task(on_cluster(wait=False), make_api(), map_index=7)
+    (app_id,) = engine.apps
+    return app_id
+
+
+@pytest.mark.parametrize("state", ["intent", "scheduled"])
+@pytest.mark.parametrize("how", ["retry", "clear"])
+def test_an_app_of_another_task_in_the_record_is_left_alone(engine, make_api, foreign, how, state) -> None:
+    """Users who may edit a task instance can write any id into the task state store."""
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    engine.state(api.store["launch"]["app_id"], AppState.FAILED)
+    api.store["launch"] |= {"app_id": foreign, "state": state}
+    if how == "clear":
+        api.clear()
+    ran = run_task(on_cluster(wait=False), api, try_number=2)
+
+    assert engine.apps[foreign].state is not AppState.CANCELLED
+    if how == "clear":
+        assert ran.state == "success"
+        assert engine.started == 3
+    else:
+        assert "does not belong to this task" in str(ran.error)
+        assert engine.started == 2
+
+
+def test_an_id_that_does_not_exist_is_not_taken_from_the_record(engine, make_api, play) -> None:
+    """The next app of another task could not be launched."""
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    api.store["launch"] |= {"app_id": "the-next-app-of-payroll", "state": "intent"}
+    engine.state(next(iter(engine.apps)), AppState.FAILED)
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api, try_number=2)
+
+    assert ran.state == "success"
+    assert "the-next-app-of-payroll" not in engine.apps
+
+
+def test_an_app_from_before_the_run_was_cleared_is_adopted_by_its_owner(engine, make_api, play, monkeypatch) -> None:
+    """The start of the run, which is part of the id, is a new one."""
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    (app_id,) = engine.apps
+    monkeypatch.setattr("airflow_provider_launch.operators._attempt.app_id_for", lambda **_parts: "another-id")
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api, try_number=2)
+
+    assert ran.state == "success"
+    assert [*engine.apps] == [app_id]
 
 
 def test_a_cleared_task_ends_the_old_app_and_launches_a_new_one(engine, make_api, play) -> None:
@@ -488,3 +547,13 @@ def test_dry_run_prints_the_request(capsys) -> None:
     launch(sh("echo hello")).dry_run()
 
     assert "echo hello" in capsys.readouterr().out
+
+
+def test_a_task_that_is_killed_before_its_run_launches_nothing(engine, api) -> None:
+    """Airflow may call `on_kill` while it renders the fields."""
+    task = on_cluster(wait=False)
+    task.on_kill()
+    ran = run_task(task, api)
+
+    assert isinstance(ran.error, AppKilledError)
+    assert engine.started == 0

@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import create_sched
 from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 from tests.engines.kubernetes.queues import PLACE_MB
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.engine("kueue"), pytest.mark.timeout(900)]
 
@@ -36,7 +36,7 @@ def test_a_preemption_and_the_new_start_are_in_the_log(kubernetes_engine, kubern
     with a_dag():
         low = LaunchAppOperator(
             task_id=f"t{uuid.uuid4().hex[:10]}",
-            app=AppDef("low", [role(f"r{number}", "sleep 12; echo done") for number in range(roles)]),
+            app=AppDef("low", [role(f"r{number}", "sleep 25; echo done") for number in range(roles)]),
             launch_conn_id="kube",
             cfg={"labels": {PRIORITY: "launch-low"}},
             poll_interval_s=1,
@@ -45,7 +45,7 @@ def test_a_preemption_and_the_new_start_are_in_the_log(kubernetes_engine, kubern
 
     def preempt() -> None:
         until(lambda: [row.state for row in scheduler.list()] == [AppState.RUNNING], 60, 0.3)
-        until(lambda: all(pod.exit_code is None and pod.began for pod in pods(scheduler, roles)), 30, 0.3)
+        until(lambda: all(pod.exit_code is None and pod.has_started for pod in pods(scheduler, roles)), 60, 0.3)
         high = AppDef("high", [role("main", "sleep 3", places=2)])
         labels = {"labels": {PRIORITY: "launch-high"}}
         scheduler.schedule(scheduler.submit_dryrun(high, {**options, **labels}, app_id=f"h{uuid.uuid4().hex[:10]}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.progress import FollowProgress, pack, unpack
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 
 
@@ -35,3 +35,19 @@ def test_an_invalid_time_is_none(value: object) -> None:
     found = FollowProgress.from_json({"began": value, "deadline": value, "since": value})
 
     assert (found.began, found.deadline, found.since) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "cursors", [{"a": [[]] * 600_000}, {"a": [1] * 600_000}, {"a": "x" * 5_000_000}], ids=["lists", "numbers", "text"]
+)
+def test_cursors_that_would_take_much_memory_are_left_out(cursors: dict[str, object]) -> None:
+    """A few kilobytes in an argument of a trigger, which users can edit, may expand to millions of values."""
+    assert unpack(pack(cursors)) == {}
+
+
+def test_the_cursors_of_the_largest_app_are_read() -> None:
+    cursors = {
+        f"worker/{k}": {"at": [0, 1], "stdout": [k * 7919, k * 104_729, k * 3, k], "stderr": [k * 31, 0, 0, 0]}
+        for k in range(10_000)
+    }
+    assert unpack(pack(cursors)) == cursors

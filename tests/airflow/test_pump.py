@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.task_log import TaskLog
+from airflow_provider_launch._task.task_log import TaskLog, pieces
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
 from airflow_provider_launch.follow.log_reader import LogReader
@@ -271,6 +271,9 @@ class PieceLog(Log):
 
     def write_piece(self, key: str, line: Any, parts: Any, number: int) -> None:
         self.pieces.append((number, len(parts), parts[number]))
+
+    def cut(self, text: str) -> list[str]:
+        return pieces(text)
 
 
 def test_a_log_that_is_not_shown_live_is_named(

@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.log import mask_secret, redact
 
-from airflow_provider_launch._task.secrets import chosen, hidden_values, places_of, register, shown_request
+from airflow_provider_launch._task.secrets import chosen, forms_of, hidden_values, places_of, register, shown_request
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
@@ -210,3 +210,13 @@ def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.Mon
     # As Airflow writes the lines of the log.
     assert "hush" not in str([str(redact(line)) for line in ran.lines])
     assert "***" in api.rendered["request"]
+
+
+def test_a_value_of_many_lines_costs_little() -> None:
+    """A program may have replaced the record of its app, from which the values are read."""
+    lines = "\n".join(f"{number:06}-line" for number in range(300_000))
+    found = forms_of([lines, "short-secret"])
+
+    assert "short-secret" in found
+    assert "000001-line" in found
+    assert sum(map(len, found)) < 2_000_000

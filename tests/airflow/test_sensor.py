@@ -22,6 +22,7 @@ from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.support import a_dag, launch, run_task, run_to_end, sh
+from tests.support.bombs import bomb
 from tests.support.fake_scheduler import an_app
 
 
@@ -173,7 +174,7 @@ def test_unknown_cursors_mean_the_start(text: str) -> None:
 
 def test_text_that_unpacks_to_far_more_is_not_ours() -> None:
     """A user who may edit XComs must not be able to fill the memory of a triggerer."""
-    packed = base64.b64encode(zlib.compress(b'{"a": "' + b" " * 40_000_000 + b'"}', 9)).decode()
+    packed = base64.b64encode(bomb(40, byte=b" ")).decode()
 
     assert len(packed) < 60_000
     assert unpack(packed) == {}

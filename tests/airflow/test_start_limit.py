@@ -7,16 +7,15 @@ import time
 
 import pytest
 
-from airflow_provider_launch._task.cancel_on_kill import AppKilledError
-from airflow_provider_launch.follow import start_limit
-from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
+from airflow_provider_launch.follow import state_tracker
 from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
 from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
 from tests.airflow.versions import serialize
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeScheduler
-from tests.support.local import until
 
 in_modes = pytest.mark.parametrize(
     "how", [{}, {"deferrable": True, "defer_after_s": 0}, {"deferrable": True, "defer_after_s": 0.4}], ids=str
@@ -157,7 +156,7 @@ def test_an_app_that_started_at_the_last_moment_is_not_forgotten(engine, make_ap
 @in_modes
 def test_an_app_that_cannot_start_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
     """Without any limit: a refused image does not appear by itself."""
-    monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
+    monkeypatch.setattr(state_tracker, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
 
     def stuck(self, app_ids):
@@ -245,14 +244,14 @@ def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, mo
 
 
 def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api, pending, monkeypatch) -> None:
-    check = AttemptTracker.check
+    check = CancelThread.check
 
-    def killed(self: AttemptTracker) -> None:
+    def killed(self: CancelThread) -> None:
         check(self)
         if engine.cancelled:
             raise AppKilledError("the task was killed")
 
-    monkeypatch.setattr(AttemptTracker, "check", killed)
+    monkeypatch.setattr(CancelThread, "check", killed)
     monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _self, app_id: engine.cancelled.append(app_id))
     how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
     ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)

@@ -54,6 +54,7 @@ class Killed:
             "app": app_to_dict(AppDef("app", [self._role])),
             "arguments": {"task_id": self._place.mark, "deferrable": self._deferrable},
             "env": {f"AIRFLOW_CONN_{CONN.upper()}": json.dumps(self._place.connection)},
+            "backend": self._place.connection["conn_type"].removeprefix("launch_"),
             "root": str(getattr(self._place, "root", "/nowhere")),
             "store": str(self._tmp / "store"),
             "steps": str(self._tmp / "steps"),

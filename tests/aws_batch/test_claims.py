@@ -15,8 +15,9 @@ from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._process import OtherProcess
+from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.engine import BatchServer
 from tests.faults import Fault, FaultProxy, drop_answer, error
 from tests.faults.proxy import Exchange
@@ -63,14 +64,6 @@ def schedule(scheduler: AwsBatchScheduler, app: AppDef, app_id: str, queue: str)
     return scheduler.schedule(scheduler.submit_dryrun(app, {"queue": queue}, app_id=app_id))
 
 
-def ended(scheduler: AwsBatchScheduler, app_id: str) -> AppState:
-    deadline = time.monotonic() + 60
-    while not (found := scheduler.describe(app_id)) or not is_terminal(found.state):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
-    return found.state
-
-
 def starts(server: BatchServer, app_id: str) -> int:
     return int(server.control(app=app_id)["starts"])
 
@@ -93,7 +86,7 @@ def test_racers_start_one_app(make, app, batch_server, batch_queue) -> None:
         assert sorted({one.result() for one in done}) == sorted(ids)
 
     for app_id in ids:
-        assert ended(make(), app_id) is AppState.SUCCEEDED
+        assert described(make(), app_id).state is AppState.SUCCEEDED
     time.sleep(1)
     assert [starts(batch_server, app_id) for app_id in ids] == [1] * len(ids)
 
@@ -118,7 +111,7 @@ def test_a_submitter_killed_at_a_request_is_replaced_and_nothing_starts_twice(
         done = [pool.submit(schedule, one, app, app_id, batch_queue) for one in others]
         assert {one.result() for one in done} == {app_id}
 
-    assert ended(make(), app_id) is AppState.SUCCEEDED
+    assert described(make(), app_id).state is AppState.SUCCEEDED
     time.sleep(1)
     assert starts(batch_server, app_id) == 1
 
@@ -141,7 +134,7 @@ def test_a_stalled_submitter_finds_that_it_was_replaced(
         assert schedule(make(), app, app_id, batch_queue) == app_id
         assert first.result() == app_id
 
-    assert ended(make(), app_id) is AppState.SUCCEEDED
+    assert described(make(), app_id).state is AppState.SUCCEEDED
     time.sleep(1)
     assert starts(batch_server, app_id) == 1
 
@@ -159,7 +152,7 @@ def test_a_lost_answer_starts_nothing_twice(
     batch_proxy.add(Fault(action, "POST", path))
 
     assert schedule(make(), app, app_id, batch_queue) == app_id
-    assert ended(make(), app_id) is AppState.SUCCEEDED
+    assert described(make(), app_id).state is AppState.SUCCEEDED
     time.sleep(1)
     assert starts(batch_server, app_id) == 1
 
@@ -171,7 +164,7 @@ def test_throttling_is_waited_out(make, app, batch_server, batch_queue) -> None:
             assert schedule(make(), app, f"{app_id}-{number}", batch_queue)
 
     assert [starts(batch_server, f"{app_id}-{number}") <= 1 for number in range(3)] == [True] * 3
-    assert {ended(make(), f"{app_id}-{number}") for number in range(3)} == {AppState.SUCCEEDED}
+    assert {described(make(), f"{app_id}-{number}").state for number in range(3)} == {AppState.SUCCEEDED}
 
 
 def test_alone_a_launch_takes_three_requests(make, app, batch_proxy: FaultProxy, batch_queue) -> None:
@@ -201,7 +194,7 @@ def test_an_app_that_is_ended_before_its_job_is_listed_does_not_run(
             schedule(make(), app, app_id, batch_queue)
     else:
         assert schedule(make(), app, app_id, batch_queue) == app_id
-        assert ended(make(), app_id) is AppState.CANCELLED
+        assert described(make(), app_id).state is AppState.CANCELLED
     deadline = time.monotonic() + 60
     while batch_server.control(app=app_id)["alive"] or time.monotonic() < deadline - 55:
         assert time.monotonic() < deadline, "it runs"
@@ -229,7 +222,7 @@ def test_another_app_of_the_same_id_is_a_conflict_before_the_job_is_listed(
 
     with pytest.raises(AppConflictError, match=app_id):
         schedule(make(), other, app_id, batch_queue)
-    assert ended(make(), app_id) is AppState.SUCCEEDED
+    assert described(make(), app_id).state is AppState.SUCCEEDED
     assert starts(batch_server, app_id) == 1
 
 

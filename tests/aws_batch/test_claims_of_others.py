@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -65,3 +66,31 @@ def test_an_app_of_which_no_claim_is_left_was_deleted() -> None:
 def test_another_app_that_has_taken_the_id_is_a_conflict() -> None:
     with pytest.raises(AppConflictError):
         Claims(Stalled(3, [4], "another"), 1.0).claim(REQUEST)  # type: ignore[arg-type]
+
+
+class Terminations:
+    """AWS that only ends jobs."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def terminate(self, job_id: str, _reason: str) -> None:
+        self.ended.append(job_id)
+
+
+def test_every_process_keeps_the_same_job_of_one_attempt() -> None:
+    """The oldest, or the one with the smallest id: in whatever order the jobs are listed."""
+    deleted = {"tags": {str(Tag.DELETED): "1"}, "createdAt": 0}
+    rows = [
+        {"jobId": "a", "createdAt": 2, "status": "RUNNING"},
+        {"jobId": "c", "createdAt": 1, "status": "RUNNING"},
+        {"jobId": "b", "createdAt": 1, "status": "FAILED"},
+        {"jobId": "d", "status": "RUNNING", **deleted},
+    ]
+
+    for order in itertools.permutations(rows):
+        aws = Terminations()
+        kept = Claims(aws, 0.0).elected({"jobName": "app-1", **row} for row in order)  # type: ignore[arg-type]
+        assert kept is not None
+        assert (kept["jobId"], sorted(aws.ended)) == ("b", ["a", "c"])
+    assert Claims(Terminations(), 0.0).elected([]) is None  # type: ignore[arg-type]

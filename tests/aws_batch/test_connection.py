@@ -11,7 +11,12 @@ from airflow_provider_launch.hooks.aws_batch import AwsBatchLaunchHook, clients_
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.schedulers.aws_batch.scheduler import create_scheduler
-from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    MissingDependencyError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from tests.engines.aws_batch.fixtures import params_for
 from tests.faults import Fault, FaultProxy, error
 
@@ -87,3 +92,11 @@ def test_without_the_amazon_provider_the_cure_is_named() -> None:
             clients_of_aws_connection(AwsBatchConnection(aws_conn_id="aws_default"))
     else:
         pytest.skip("the amazon provider is installed")
+
+
+def test_a_missing_connection_of_type_aws_is_refused() -> None:
+    """The amazon provider would take the credentials of the host, which may be another account."""
+    pytest.importorskip("airflow.providers.amazon")
+
+    with pytest.raises(SchedulerRejectedError, match=r"'nowhere' is not a connection of Airflow; create it"):
+        clients_of_aws_connection(AwsBatchConnection(aws_conn_id="nowhere", region_name="eu-west-1"))

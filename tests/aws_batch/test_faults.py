@@ -14,7 +14,8 @@ from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchSched
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.states import AppState
+from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.containers import IDLE_IMAGE
 from tests.faults import Fault, FaultProxy, error
 
@@ -85,8 +86,12 @@ def test_a_follower_continues_after_throttled_and_expired_answers(
                 lines += [line.text.strip() for line in event.lines]
                 if not is_faulty:
                     is_faulty = True
-                    for action, path in ((busy, "/describejobs$"), (expired, "/describejobs$"), (slow, "^/$")):
-                        batch_proxy.add(Fault(action, "POST", path, times=2))
+                    for action, path, nth in (
+                        (busy, "/describejobs$", 1),
+                        (expired, "/describejobs$", 3),
+                        (slow, "^/$", 1),
+                    ):
+                        batch_proxy.add(Fault(action, "POST", path, nth=nth, times=2))
 
     assert follower.response is not None
     assert follower.response.state is AppState.SUCCEEDED
@@ -113,9 +118,7 @@ def test_another_clock_ends_no_app_too_early_or_too_late(make, batch_server, bat
     with batch_server.settings(offset_s=offset_s):
         app_id = scheduler.schedule(request(scheduler, sh(IDLE_IMAGE, ""), batch_queue, time_limit_s=4))
         began = time.monotonic()
-        while (found := scheduler.describe(app_id)) is None or not is_terminal(found.state):
-            assert time.monotonic() - began < 30
-            time.sleep(0.2)
+        found = described(scheduler, app_id, timeout_s=30)
 
     assert found.state is AppState.FAILED
     assert "time limit" in found.msg

@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.follower import Follower
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.states import AppState
+from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.names import REGION
 from tests.faults import Fault, FaultProxy, error
 
@@ -36,14 +36,6 @@ def launch(scheduler, batch_queue, docker_engine) -> Callable[..., str]:
         return str(scheduler.schedule(info))
 
     return launch
-
-
-def ended(scheduler: AwsBatchScheduler, app_id: str) -> DescribeAppResponse:
-    deadline = time.monotonic() + 60
-    while not (found := scheduler.describe(app_id)) or not is_terminal(found.state):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
-    return found
 
 
 def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "main", k: int = 0) -> list[str]:
@@ -68,7 +60,7 @@ def test_a_program_sees_the_variables_of_its_role_only(scheduler, batch_queue, d
         made.append(role)
     cfg = {"queue": batch_queue, "shell": shell}
     app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("jobs", made), cfg, app_id=make_unique("jobs")))
-    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    assert described(scheduler, app_id).state is AppState.SUCCEEDED
     for name, other in (("head", "worker"), ("worker", "head")):
         cursor, found = None, ""
         while "over\n" not in found.replace("echo over\n", ""):
@@ -89,7 +81,7 @@ def test_nodes_without_a_shell_know_their_numbers(scheduler, launch) -> None:
         ("worker", "sh", ["-c", f"echo $LAUNCH_REPLICA_ID {macros.replica_id}; echo $LAUNCH_ROLE"], 2),
         shell=False,
     )
-    found = ended(scheduler, app_id)
+    found = described(scheduler, app_id)
 
     assert found.state is AppState.SUCCEEDED, found.msg
     assert [lines(scheduler, app_id, 2, "worker", k) for k in (0, 1)] == [["0 0", "worker"], ["1 1", "worker"]]
@@ -101,7 +93,7 @@ def test_a_result_is_read_from_s3_where_the_program_has_put_it(scheduler, launch
     s3 = boto3.client("s3", endpoint_url=batch_server.url, region_name=REGION, **keys)
     s3.create_bucket(Bucket="results")
     app_id = launch(("main", "sh", ["-c", "echo $LAUNCH_RESULT_S3"], 1), shell=False, result_prefix="s3://results/runs")
-    ended(scheduler, app_id)
+    described(scheduler, app_id)
     (address,) = lines(scheduler, app_id, 1)
 
     assert scheduler.result(app_id) is None
@@ -149,5 +141,5 @@ def test_lines_that_go_elsewhere_are_given_up_with_the_reason(scheduler, launch)
     )
     with pytest.raises(NotImplementedError, match="splunk"):
         scheduler.read_logs(app_id, "main", 0)
-    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    assert described(scheduler, app_id).state is AppState.SUCCEEDED
     assert scheduler.result(app_id) is None

@@ -37,13 +37,14 @@ class Logs:
         self.client = boto3.client(
             "logs", endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x"
         )
-        self._params = params
+        # New clients for each new reader would take most of the time of a test.
+        self._aws = Aws(AwsBatchConnection(**params), make_clients)
         self._prefix = f"feed-{time.monotonic_ns()}"
         self.stamps: dict[str, int] = {}
         self.now = int(time.time() * 1000)
 
     def reader(self) -> LogReader:
-        return LogReader(Aws(AwsBatchConnection(**self._params), make_clients))
+        return LogReader(self._aws)
 
     def new(self, number: int) -> str:
         name = f"{self._prefix}-{number}"

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_launch.schedulers.aws_batch.scheduler import create_scheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
-from airflow_provider_launch.specs.states import is_terminal
+from tests.aws_batch.conftest import described
 
 UNASKED = {"iam:PassRole"}
 """Not a call of the launcher: AWS checks it within RegisterJobDefinition."""
@@ -48,10 +48,7 @@ def test_the_policy_equals_the_calls(batch_server, batch_params, batch_queue, do
         return app_id
 
     for app_id in (launch(role), launch(role, Role(**{**vars(role), "name": "other", "max_retries": 1}))):
-        deadline = time.monotonic() + 60
-        while not (found := scheduler.describe(app_id)) or not is_terminal(found.state):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        described(scheduler, app_id)
         scheduler.read_logs(app_id, "main", 0)
         scheduler.result(app_id)
         scheduler.list()

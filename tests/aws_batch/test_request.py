@@ -24,6 +24,7 @@ from airflow_provider_launch.specs import AppDef, BindMount, Resource, RetryPoli
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import NAMED_RESOURCES
+from tests.support.bombs import bomb
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOM = Resource(cpu=1, gpu=0, memMB=2048)
@@ -156,10 +157,11 @@ def test_a_container_has_the_variables_of_its_role_only(how) -> None:
         "!",
         "AAAA",
         base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
-        base64.b64encode(zlib.compress(b"0" * (64 << 20))).decode(),
+        base64.b64encode(bomb(64, byte=b"0")).decode(),
         base64.b64encode(zlib.compress(b'{"app": 1, "options": {}, "copied_env": {}}')).decode(),
         base64.b64encode(zlib.compress(b'{"x": 1}')).decode(),
     ],
+    ids=["empty", "no text", "no data", "deep", "bomb", "no app", "other keys"],
 )
 def test_a_damaged_record_is_no_app_and_no_error(record) -> None:
     """A definition of another user of the account must not fail the list of all apps."""

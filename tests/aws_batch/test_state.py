@@ -14,7 +14,8 @@ from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.states import AppState
+from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.containers import IDLE_IMAGE
 from tests.engines.aws_batch.names import OTHER_QUEUE, REGION
 from tests.faults import Fault, FaultProxy, error
@@ -41,16 +42,6 @@ def launch(scheduler: AwsBatchScheduler, queue: str, count: int = 1, **cfg: Any)
     return scheduler.schedule(info)
 
 
-def until(
-    scheduler: AwsBatchScheduler, app_id: str, test: Callable[[DescribeAppResponse], object]
-) -> DescribeAppResponse:
-    deadline = time.monotonic() + 60
-    while (found := scheduler.describe(app_id)) is None or not test(found):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return found
-
-
 def running(found: DescribeAppResponse) -> int:
     return sum(one.state is AppState.RUNNING for role in found.roles_statuses for one in role.replicas)
 
@@ -68,16 +59,16 @@ def test_why_an_app_waits_is_asked_of_its_queue(make, batch_server, batch_proxy:
     scheduler = make()
     with batch_server.settings(held=True):
         first, second = launch(scheduler, OTHER_QUEUE), launch(scheduler, OTHER_QUEUE)
-        until(scheduler, second, lambda found: "RUNNABLE" in found.msg)
+        described(scheduler, second, lambda found: "RUNNABLE" in found.msg)
         fresh = make()
-        assert "position 1 in queue" in until(fresh, first, lambda found: "position" in found.msg).msg
+        assert "position 1 in queue" in described(fresh, first, lambda found: "position" in found.msg).msg
         before = batch_proxy.count("POST", "/getjobqueuesnapshot$")
         for _ in range(5):
             fresh.describe(second)
         assert batch_proxy.count("POST", "/getjobqueuesnapshot$") == before
         client.update_job_queue(jobQueue=OTHER_QUEUE, state="DISABLED")
         try:
-            assert "disabled" in until(make(), first, lambda found: "RUNNABLE" in found.msg).msg
+            assert "disabled" in described(make(), first, lambda found: "RUNNABLE" in found.msg).msg
         finally:
             client.update_job_queue(jobQueue=OTHER_QUEUE, state="ENABLED")
             for app_id in (first, second):
@@ -96,12 +87,12 @@ def test_a_throttled_queue_keeps_the_cached_reason(
     scheduler = make()
     with batch_server.settings(held=True):
         app_id = launch(scheduler, OTHER_QUEUE)
-        until(scheduler, app_id, lambda found: "number 1" in found.msg)
+        described(scheduler, app_id, lambda found: "position 1" in found.msg)
         fault = batch_proxy.add(Fault(busy, "POST", f"/{call}$", times=None))
-        kept = [until(scheduler, app_id, lambda _: True).msg for _ in range(5)]
+        kept = [described(scheduler, app_id, lambda _: True).msg for _ in range(5)]
         batch_proxy.clear()
         asked = batch_proxy.count("POST", f"/{call}$")
-        until(scheduler, app_id, lambda _: batch_proxy.count("POST", f"/{call}$") > asked)
+        described(scheduler, app_id, lambda _: batch_proxy.count("POST", f"/{call}$") > asked)
         scheduler.cancel(app_id)
 
     assert all("position 1 in queue" in msg for msg in kept), kept
@@ -114,7 +105,7 @@ def test_a_failed_replica_of_many_is_found_by_one_list(
 ) -> None:
     scheduler = make()
     app_id = launch(scheduler, batch_queue, 230, layout=layout)
-    until(scheduler, app_id, lambda found: running(found) == 230)
+    described(scheduler, app_id, lambda found: running(found) == 230)
     before = len(batch_proxy.requests)
     scheduler.describe(app_id)
     quiet = [one.path for one in batch_proxy.requests[before:]]
@@ -132,7 +123,7 @@ def test_a_failed_replica_of_many_is_found_by_one_list(
     assert found is not None
     (role,) = found.roles_statuses
     assert (role.replicas[200].state, role.replicas[200].exit_code) == (AppState.FAILED, 3)
-    ended = until(scheduler, app_id, lambda found: is_terminal(found.state))
+    ended = described(scheduler, app_id)
     assert ended.state is AppState.FAILED
     assert "replica 200" in ended.msg or "main/200" in ended.msg
 
@@ -164,10 +155,10 @@ def test_the_states_of_200_apps_cost_two_requests(make, batch_proxy: FaultProxy,
 def test_a_job_that_batch_has_forgotten_keeps_its_last_state(make, batch_server, batch_queue) -> None:
     scheduler = make()
     app_id = launch(scheduler, batch_queue)
-    until(scheduler, app_id, lambda found: found.state is AppState.RUNNING)
+    described(scheduler, app_id, lambda found: found.state is AppState.RUNNING)
     job_id = job_of(scheduler, app_id)
     batch_server.control(end_idle={job_id: 0})
-    until(scheduler, app_id, lambda found: found.state is AppState.SUCCEEDED)
+    described(scheduler, app_id, lambda found: found.state is AppState.SUCCEEDED)
     batch_server.control(forget=[job_id])
 
     found = scheduler.describe(app_id)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.aws_batch.jobs import replicas_of
-from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
+from airflow_provider_launch.schedulers.aws_batch.catalog import Known
+from airflow_provider_launch.schedulers.aws_batch.jobs import job_page, other_pages, replicas_of
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
 from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 
 ROOM = Resource(1, 0, 64)
@@ -218,3 +220,43 @@ def test_a_job_that_only_a_user_can_fix_is_stuck(reason, is_stuck) -> None:
 
     assert found.state is AppState.PENDING
     assert found.is_stuck is is_stuck
+
+
+@pytest.mark.parametrize("number", ["99", "1", "9" * 5000, "-1"])
+def test_a_reason_that_names_no_replica_is_one_of_another_user(number) -> None:
+    """Any user who may terminate a job chooses its reason."""
+    found = decided(request(1), job("FAILED", code=3, statusReason=f"launch: failed [{number}] x"))
+
+    assert (found.state, found.culprit, found.msg) == (AppState.FAILED, 0, "r0/0 failed: exit code 3")
+
+
+def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch) -> None:
+    """Sweeps, clean-up and reconciliation of the connection use the list."""
+    scheduler = AwsBatchScheduler("test", AwsBatchConnection(), lambda _: None)
+    running, failed = job("RUNNING"), job("FAILED", code=3, statusReason="launch: failed [99] x")
+    apps = {name: Known(name, request(1), jobs={0: one}) for name, one in (("by", running), ("failed", failed))}
+    # The user may not end this job, and this one has a time in words.
+    apps["denied"] = Known("denied", request(1), cancelled=True, jobs={0: running})
+    apps["wrong"] = Known("wrong", request(1, time_limit_s=60), jobs={0: {**running, "startedAt": "x"}})
+    monkeypatch.setattr(scheduler._catalog, "every", lambda: ([*apps], ["damaged"]))
+    monkeypatch.setattr(scheduler._catalog, "refresh", lambda ids: {name: apps[name] for name in ids})
+    monkeypatch.setattr(type(scheduler.aws), "region", None)
+    monkeypatch.setattr(scheduler, "_error_text", lambda *_: "")
+
+    def terminate(*_: object) -> None:
+        raise SchedulerRejectedError("AWS does not allow TerminateJob")
+
+    monkeypatch.setattr(scheduler.aws, "terminate", terminate)
+
+    rows = {row.app_id: row.state for row in scheduler.list()}
+    assert rows == {
+        "by": AppState.RUNNING, "failed": AppState.FAILED, "denied": AppState.UNKNOWN, "wrong": AppState.UNKNOWN,
+        "damaged": AppState.UNKNOWN,
+    }  # fmt: skip
+
+    def outage(*_: object) -> None:
+        raise SchedulerUnavailableError("AWS is unreachable")
+
+    monkeypatch.setattr(scheduler.aws, "terminate", outage)
+    with pytest.raises(SchedulerUnavailableError):
+        scheduler.list()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.proxied import ProxiedEngine
 from tests.engines.aws_batch.engine import BatchServer
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import QUEUE, REGION
@@ -22,12 +22,14 @@ from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
 
 
-class ServerEngine(Engine):
+class ServerEngine(ProxiedEngine):
     """Reads the server and its containers directly, without the proxy."""
 
+    log_path = r"^/$"  # Batch calls have their own path, CloudWatch Logs calls have `/`
+
     def __init__(self, server: BatchServer, proxy: FaultProxy) -> None:
+        super().__init__(proxy)
         self._server = server
-        self._proxy = proxy
         keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
         self._client = boto3.client("batch", endpoint_url=server.url, region_name=REGION, **keys)
 
@@ -41,17 +43,24 @@ class ServerEngine(Engine):
         # Jobs cannot be deleted; they expire in Batch.
         return int(self._server.control(app=app_id)["left"])
 
+    def give_up(self, app_id: str, role: str) -> bool:
+        # The host of the main node, on which the first role runs.
+        self._server.control(lose_host=f"{self._job(app_id)['jobId']}#0")
+        return True
+
     def stop(self, app_id: str, role: str) -> bool:
+        self._client.terminate_job(jobId=self._job(app_id)["jobId"], reason="by hand")
+        return True
+
+    def _job(self, app_id: str) -> dict[str, Any]:
         filters = [{"name": "JOB_NAME", "values": [app_id]}]
         (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
-        self._client.terminate_job(jobId=job["jobId"], reason="by hand")
-        return True
+        found: dict[str, Any] = job
+        return found
 
     @contextlib.contextmanager
     def damaged(self, app_id: str) -> Iterator[None]:
-        filters = [{"name": "JOB_NAME", "values": [app_id]}]
-        (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
-        arn = job["jobArn"]
+        arn = self._job(app_id)["jobArn"]
         self._client.tag_resource(resourceArn=arn, tags={str(Tag.DELETED): "nonsense"})
         try:
             yield
@@ -72,16 +81,6 @@ class ServerEngine(Engine):
             yield
         finally:
             self._client.deregister_job_definition(jobDefinition=f"{name}:1")
-
-    def requests(self) -> int:
-        return self._proxy.count()
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return self._proxy.refused()
-
-    def stall_logs(self) -> AbstractContextManager[None]:
-        # Batch calls have their own path, CloudWatch Logs calls have `/`.
-        return self._proxy.stalled(r"^/$")
 
 
 @pytest.mark.timeout(600)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import os
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,23 +13,28 @@ from docker import DockerClient
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.proxied import StreamingEngine
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
+from tests.support.processes import parent_of, processes_of
 from tests.support.repeats import often
 
 
-class ProxiedEngine(Engine):
+class DockerEngineView(StreamingEngine):
     """Reads the containers directly, without the proxy."""
 
+    log_path = r"/logs$"
+
     def __init__(self, client: DockerClient, proxy: FaultProxy, image: str) -> None:
+        super().__init__(proxy)
         self._client = client
         self._image = image
-        self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
-        return sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
+        live = sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
+        return max(live, len(processes_of(app_id)))
 
     def starts(self, app_id: str) -> int:
         # Each attempt is a separate container, which stays until the app is deleted.
@@ -38,6 +44,16 @@ class ProxiedEngine(Engine):
         for row in self._rows(app_id):
             if row["Labels"][Label.ROLE] == role:
                 self._client.api.remove_container(row["Id"], force=True)
+        return True
+
+    def give_up(self, app_id: str, role: str) -> bool | None:
+        if not processes_of(app_id):
+            return None  # the engine is on another host
+        for row in self._rows(app_id):
+            if row["Labels"][Label.ROLE] == role:
+                # The shim through which the engine watches the container.
+                program = self._client.api.inspect_container(row["Id"])["State"]["Pid"]
+                os.kill(parent_of(program), signal.SIGKILL)
         return True
 
     def stop(self, app_id: str, role: str) -> bool:
@@ -81,23 +97,6 @@ class ProxiedEngine(Engine):
             self._client.api.networks(filters=filters)
         )
 
-    def requests(self) -> int:
-        return self._proxy.count()
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return self._proxy.refused()
-
-    def cut_streams(self) -> int:
-        return self._proxy.cut("follow")
-
-    @contextlib.contextmanager
-    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
-        with self._proxy.clock(offset_s) as clock:
-            yield clock.step
-
-    def stall_logs(self) -> AbstractContextManager[None]:
-        return self._proxy.stalled(r"/logs$")
-
 
 # docker-py leaves a refused Unix socket to the garbage collector.
 @pytest.mark.filterwarnings(
@@ -127,8 +126,8 @@ class TestDocker(SchedulerContract):
     )
 
     @pytest.fixture
-    def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> ProxiedEngine:
-        return ProxiedEngine(docker_engine.client, docker_proxy, docker_engine.image)
+    def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> DockerEngineView:
+        return DockerEngineView(docker_engine.client, docker_proxy, docker_engine.image)
 
     @pytest.fixture
     def params(self, docker_proxy: FaultProxy) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,27 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Lab
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs.resources import Resource
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.proxied import StreamingEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
+from tests.support.processes import processes_of
 from tests.support.role_page import rules_of_the_page
 
 
-class ProxiedEngine(Engine):
+class KubernetesEngineView(StreamingEngine):
     """Reads the pods directly, without the proxy."""
 
+    log_path = r"/log$"
+
     def __init__(self, cluster: Cluster, proxy: KubernetesProxy) -> None:
+        super().__init__(proxy)
         self._cluster = cluster
-        self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
-        return sum(pod.running for pod in self._pods(app_id))
+        return max(sum(pod.running for pod in self._pods(app_id)), len(processes_of(app_id)))
 
     def starts(self, app_id: str) -> int:
         # Each attempt is a separate pod; pods that ran stay until the app is deleted.
@@ -46,6 +49,16 @@ class ProxiedEngine(Engine):
         jobs, _ = self._cluster.list("jobs", f"{Label.APP_ID}={app_id},{Label.ROLE}={role}")
         for job in jobs:
             self._cluster.delete("jobs", job["metadata"]["name"], job["metadata"]["uid"])
+        return True
+
+    def give_up(self, app_id: str, role: str) -> bool | None:
+        if not processes_of(app_id):
+            return None  # the nodes are other hosts
+        for pod in self._pods(app_id):
+            if pod.role == role:
+                # By force: the pod is gone before its node has stopped the program.
+                path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}"
+                self._cluster._request("DELETE", path, {}, {"gracePeriodSeconds": 0})
         return True
 
     def stop(self, app_id: str, role: str) -> bool:
@@ -95,23 +108,6 @@ class ProxiedEngine(Engine):
         kinds = ("services", "jobs", "pods")
         return sum(len(self._cluster.list(kind, f"{Label.APP_ID}={app_id}")[0]) for kind in kinds)
 
-    def requests(self) -> int:
-        return self._proxy.count()
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return self._proxy.refused()
-
-    def cut_streams(self) -> int:
-        return self._proxy.cut("follow")
-
-    @contextlib.contextmanager
-    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
-        with self._proxy.clock(offset_s) as clock:
-            yield clock.step
-
-    def stall_logs(self) -> AbstractContextManager[None]:
-        return self._proxy.stalled(r"/log$")
-
 
 @pytest.fixture(scope="module")
 def limited(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, checkout: Path) -> Path:
@@ -156,11 +152,11 @@ class TestKubernetes(SchedulerContract):
     @pytest.fixture
     def engine(
         self, kubernetes_engine: KubernetesEngine, proxy: KubernetesProxy, kubernetes_namespace: str
-    ) -> Iterator[ProxiedEngine]:
+    ) -> Iterator[KubernetesEngineView]:
         path = str(kubernetes_engine.kubeconfig)
         connection = KubernetesConnection(kubeconfig_path=path, namespace=kubernetes_namespace)
         with contextlib.closing(Cluster(connection)) as cluster:
-            yield ProxiedEngine(cluster, proxy)
+            yield KubernetesEngineView(cluster, proxy)
 
     @pytest.fixture
     def params(self, proxy: KubernetesProxy) -> dict[str, Any]:

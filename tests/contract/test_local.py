@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Iterator
+import os
+import signal
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.testing import Engine, SchedulerContract
-from tests.support.local import command_lines_below
+from tests.support import app_folders
+from tests.support.local import command_lines_below, lock_holder
 from tests.support.repeats import often
 
 
@@ -32,44 +34,29 @@ class LocalEngine(Engine):
         return len(list((self.root / "apps" / app_id / "run").rglob("pid")))
 
     def left(self, app_id: str) -> int:
-        # Including apps that are being created or removed; the journal lists former ones.
-        return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+        return app_folders.left(self.root, app_id)
 
-    @contextlib.contextmanager
-    def damaged(self, app_id: str) -> Iterator[None]:
-        record = self.root / "apps" / app_id / "app.json"
-        text = record.read_bytes()
-        record.write_text('[{"request": 1}]')
-        try:
-            yield
-        finally:
-            record.write_bytes(text)
+    def give_up(self, app_id: str, role: str) -> bool:
+        # Supervisor and shim, as by the out-of-memory killer.
+        app_dir = self.root / "apps" / app_id
+        supervisor = lock_holder(app_dir / layout.LOCK)
+        (file,) = app_dir.glob(f"run/0/*-{role}/0/0/pid")
+        assert supervisor
+        os.kill(supervisor, signal.SIGKILL)
+        os.kill(layout.read_json(str(file))["shim"], signal.SIGKILL)
+        return True
 
-    @contextlib.contextmanager
-    def forged(self, app_id: str) -> Iterator[None]:
-        folder = self.root / "apps" / app_id
-        folder.mkdir(mode=0o700)
-        for name in ("app.json", "state.json", "lock", "cancel"):
-            (folder / name).write_bytes(b"\xff\0{[\n" * 50)
-        (folder / "end").symlink_to("SUCCEEDED,never,9\nx")
-        try:
-            yield
-        finally:
-            shutil.rmtree(folder)
+    def damaged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.damaged(self.root, app_id)
 
-    @contextlib.contextmanager
-    def cut_off(self) -> Iterator[None]:
-        # Replaced by a link to itself, because a missing root would mean that no app was launched yet.
-        away = self.root.with_name("away")
-        if is_there := self.root.exists():
-            self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
-            if is_there:
-                away.rename(self.root)
+    def inflated(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.inflated(self.root, app_id)
+
+    def forged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.forged(self.root, app_id, "app.json", "state.json", "lock", "cancel")
+
+    def cut_off(self) -> AbstractContextManager[None]:
+        return app_folders.unreadable(self.root)
 
 
 @pytest.mark.engine("local")
@@ -105,11 +92,7 @@ class TestLocal(SchedulerContract):
 
     @pytest.fixture
     def program_with_a_blank(self, tmp_path: Path) -> str:
-        program = tmp_path / "a directory" / "prints its args"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
-        program.chmod(0o755)
-        return str(program)
+        return app_folders.program_that_prints_its_args(tmp_path)
 
     @pytest.fixture
     def engine(self, tmp_path: Path) -> LocalEngine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -13,16 +12,21 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.slurm.scheduler import create_scheduler
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._logs import LogTests
+from airflow_provider_launch.testing._losses import LossTests
 from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
+from tests.engines.slurm import engine as engines
 from tests.engines.slurm.cluster import Cluster
-from tests.engines.slurm.fixtures import SlurmCommands
+from tests.engines.slurm.fixtures import SlurmCommands, own_port
 from tests.faults.pipe import TcpPipe
+from tests.support import app_folders
+from tests.support.processes import processes_of
 from tests.support.repeats import SOAK
 
 CAPABILITIES = frozenset(
@@ -49,57 +53,28 @@ class SlurmEngine(Engine):
         self.root = root
 
     def alive(self, app_id: str) -> int:
-        mark = f"LAUNCH_APP_ID={app_id}\0".encode()
-        found = 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                found += mark in (entry / "environ").read_bytes() + b"\0"
-        return found
+        return len(processes_of(app_id))
 
     def starts(self, app_id: str) -> int:
         return len(list((self.root / "apps" / app_id / "run").glob("*/*/*/*/stdout")))
 
     def left(self, app_id: str) -> int:
-        return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+        return app_folders.left(self.root, app_id)
 
     def requests(self) -> int:
         return self.commands.calls()
 
-    @contextlib.contextmanager
-    def damaged(self, app_id: str) -> Iterator[None]:
-        record = self.root / "apps" / app_id / "app.json"
-        text = record.read_bytes()
-        record.write_text('[{"request": 1}]')
-        try:
-            yield
-        finally:
-            record.write_bytes(text)
+    def damaged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.damaged(self.root, app_id)
 
-    @contextlib.contextmanager
-    def forged(self, app_id: str) -> Iterator[None]:
-        folder = self.root / "apps" / app_id
-        folder.mkdir(mode=0o700)
-        for name in ("app.json", "id", "claim", "alive"):
-            (folder / name).write_bytes(b"\xff\0{[\n" * 50)
-        (folder / "end").symlink_to("SUCCEEDED,never,9\nx")
-        try:
-            yield
-        finally:
-            shutil.rmtree(folder)
+    def inflated(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.inflated(self.root, app_id)
 
-    @contextlib.contextmanager
-    def cut_off(self) -> Iterator[None]:
-        # Replaced by a link to itself, because a missing root would mean that no app was launched yet.
-        away = self.root.with_name("away")
-        if is_there := self.root.exists():
-            self.root.rename(away)
-        self.root.symlink_to(self.root)
-        try:
-            yield
-        finally:
-            self.root.unlink()
-            if is_there:
-                away.rename(self.root)
+    def forged(self, app_id: str) -> AbstractContextManager[None]:
+        return app_folders.forged(self.root, app_id, "app.json", "id", "claim", "alive")
+
+    def cut_off(self) -> AbstractContextManager[None]:
+        return app_folders.unreadable(self.root)
 
 
 class _OnSlurm:
@@ -126,11 +101,7 @@ class _OnSlurm:
 
     @pytest.fixture
     def program_with_a_blank(self, slurm_root: Path) -> str:
-        program = slurm_root.parent / "a directory" / "prints its args"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
-        program.chmod(0o755)
-        return str(program)
+        return app_folders.program_that_prints_its_args(slurm_root.parent)
 
     @pytest.fixture
     def never_starts(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -195,3 +166,37 @@ class TestSlurmOverSsh(_OnSlurm, SchedulerContract if SOAK else _OfTransport):
     @pytest.fixture
     def engine(self, slurm_commands: SlurmCommands, slurm_root: Path, slurm_pipe: TcpPipe) -> SshEngine:
         return SshEngine(slurm_commands, slurm_root, slurm_pipe)
+
+
+class LostNodeEngine(SlurmEngine):
+    """The same, of a cluster that the test may break."""
+
+    def __init__(self, commands: SlurmCommands, root: Path, cluster: Cluster, params: dict[str, Any]) -> None:
+        super().__init__(commands, root)
+        self._cluster = cluster
+        self._params = params
+
+    def give_up(self, app_id: str, role: str) -> bool:
+        with contextlib.closing(create_scheduler("tests", **self._params)) as scheduler:
+            found = scheduler.describe(app_id)
+        assert found is not None
+        (status,) = (status for status in found.roles_statuses if status.role == role)
+        self._cluster.kill_daemon(status.replicas[0].hostname)
+        return True
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("slurm")
+class TestSlurmLosesANode(_OnSlurm, LossTests):
+    """On a cluster of its own, because it kills the daemon of a node and not the programs there."""
+
+    @pytest.fixture
+    def slurm_cluster(self) -> Iterator[Cluster]:
+        with engines.own_cluster(own_port(28817)) as cluster:
+            yield cluster
+
+    @pytest.fixture
+    def engine(
+        self, slurm_commands: SlurmCommands, slurm_root: Path, slurm_cluster: Cluster, params: dict[str, Any]
+    ) -> LostNodeEngine:
+        return LostNodeEngine(slurm_commands, slurm_root, slurm_cluster, params)

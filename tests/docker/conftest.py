@@ -3,71 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 from docker import DockerClient
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler, create_scheduler
-from airflow_provider_launch.schedulers.ids import make_unique
-from airflow_provider_launch.specs import AppDef, Role, is_terminal
+from airflow_provider_launch.specs import Role
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from tests.engines.docker.fixtures import DockerEngine
 from tests.faults import FaultProxy
+from tests.support.apps import Apps
 
 
-class DockerApps:
+class DockerApps(Apps[DockerScheduler]):
     """Launches apps, waits for them, and inspects them on the engine itself."""
+
+    cfg: ClassVar[Mapping[str, object]] = {"pull": "never", "grace_s": 1}
 
     def __init__(self, url: str, client: DockerClient, image: str) -> None:
         self.url = url
         self.client = client
         self.image = image
         self.ids: set[str] = set()
-        self._made: list[DockerScheduler] = []
-        self.scheduler = self.another()
-
-    def another(self, **connection: object) -> DockerScheduler:
-        """Return a scheduler like in another process."""
-        made = create_scheduler("tests", **{"host": self.url, "timeout_s": 20, **connection})
-        self._made.append(made)
-        return made
-
-    def sh(self, script: str, name: str = "main", **fields: Any) -> Role:
-        return Role(name, **{"image": self.image, "entrypoint": "sh", "args": ["-c", script], **fields})
+        super().__init__(lambda **more: create_scheduler("tests", **{"host": url, "timeout_s": 20, **more}))
 
     def info(self, *roles: Role, app_id: str | None = None, **cfg: object) -> AppDryRunInfo[DockerRequest]:
-        chosen = app_id or make_unique("test")
-        self.ids.add(chosen)
-        cfg = {"pull": "never", "grace_s": 1, **cfg}
-        return self.scheduler.submit_dryrun(AppDef("app", list(roles)), cfg, app_id=chosen)
-
-    def start(self, *roles: Role, **how: Any) -> str:
-        return self.scheduler.schedule(self.info(*roles, **how))
-
-    def end(
-        self, app_id: str, scheduler: DockerScheduler | None = None, timeout_s: float = 60.0
-    ) -> DescribeAppResponse:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = (scheduler or self.scheduler).describe(app_id)
-            assert found is not None
-            if is_terminal(found.state):
-                return found
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-
-    def run(self, *roles: Role, **how: Any) -> DescribeAppResponse:
-        return self.end(self.start(*roles, **how))
-
-    def lines(self, app_id: str, role: str = "main", k: int = 0, **how: Any) -> list[str]:
-        return [str(line) for line in self.scheduler.log_iter(app_id, role, k, **how)]
+        info = super().info(*roles, app_id=app_id, **cfg)
+        self.ids.add(info.request.app_id)
+        return info
 
     # ---- what the engine has ----
 
@@ -93,8 +61,7 @@ class DockerApps:
         return [self.client.api.logs(one["Id"]).splitlines().count(b"begun") for one in started]
 
     def close(self) -> None:
-        for scheduler in self._made:
-            scheduler.close()
+        super().close()
         for app_id in self.ids:
             for name in self.left(app_id):
                 self.client.api.remove_container(name.lstrip("/"), v=True, force=True)

@@ -13,7 +13,7 @@ from docker.errors import ImageNotFound
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs import AppState, BindMount, Resource, RetryPolicy
 from airflow_provider_launch.specs.errors import InvalidAppError
-from tests.faults import Fault, error
+from tests.faults import Fault, FaultProxy, error, new_events
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -39,9 +39,17 @@ def running(apps, script: str = POLITE, **how: object) -> tuple[str, str]:
     return app_id, apps.container(app_id)["Id"]
 
 
+@pytest.fixture(params=[False, True], ids=["its own events", "API 1.52"])
+def events(request: pytest.FixtureRequest, docker_proxy: FaultProxy) -> None:
+    """Events as the engine sends them, and as Docker 29 does."""
+    if request.param:
+        docker_proxy.add(Fault(new_events(), "GET", r"/events$", times=None))
+
+
 # ---- stopped ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("events")
 def test_an_outside_stop_is_a_failure(docker_apps):
     app_id, container = running(docker_apps)
     docker_apps.client.api.stop(container)
@@ -70,6 +78,7 @@ def test_a_signal_that_ends_nothing_is_ignored(docker_apps):
 # ---- restarted, renamed, paused, unhealthy ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("events")
 def test_an_outside_restart_is_reported(docker_apps):
     script = "trap 'exit 0' TERM; echo run; i=0; while test $((i += 1)) -lt 40; do sleep 0.1; done"
     app_id, container = running(docker_apps, script)

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.specs import AppState, RetryPolicy
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
 

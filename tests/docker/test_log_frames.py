@@ -12,9 +12,9 @@ from time import process_time
 import pytest
 
 from airflow_provider_launch.schedulers.docker import log_reader
-from airflow_provider_launch.schedulers.docker.log_frames import Frame, FrameParser, frames_in
+from airflow_provider_launch.schedulers.docker.log_frames import Frame, FrameParser, LineReader, frames_in
 from airflow_provider_launch.schedulers.docker.log_reader import LogReader
-from airflow_provider_launch.specs import SchedulerUnavailableError
+from airflow_provider_launch.specs import AppUnavailableError, SchedulerUnavailableError
 from tests.support.repeats import often
 
 NS = 1_000_000_000
@@ -403,5 +403,22 @@ def test_a_read_error_of_the_engine_is_reported_with_its_message():
 
     assert [line.text for line in chunk.lines] == ["one\n"]
     assert not chunk.at_end
-    with pytest.raises(SchedulerUnavailableError, match=r"was cut off: Error grabbing logs: invalid character 'x'$"):
+    # A file that a full disk has damaged is not an outage of the engine.
+    with pytest.raises(AppUnavailableError, match=r"was cut off: Error grabbing logs: invalid character 'x'$"):
         reader.read("c", chunk.cursor, complete=True)
+
+
+def test_empty_lines_after_a_lost_position_take_little_memory() -> None:
+    """The frame of the cursor was rotated away; a million empty lines were kept in 370 MB until it was given up."""
+    read: list[int] = []
+
+    def frames() -> Iterator[Frame]:
+        for number in range(100_000):
+            read.append(number)
+            yield "stdout", BASE + number, b"\n"
+
+    reader, lines = LineReader((BASE - NS, 1), None, BASE - 5 * NS), []
+
+    assert reader.take(frames(), lines, 1024)
+    assert len(lines) == len(read) < 50_000
+    assert reader.gave_up()

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.log_stream import FrameLines
+from airflow_provider_launch.schedulers.docker.attempts_log import FrameLines
 from airflow_provider_launch.schedulers.log_streams import PositionLostError
 
 BASE = 1_700_000_000_000_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -19,75 +18,9 @@ from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, AppState, LaunchError, RetryPolicy, Role, is_terminal
 from tests.engines.docker.fixtures import DockerEngine
+from tests.support.chaos import Chaos, Observers
 
 pytestmark = pytest.mark.engine("docker")
-
-
-class Killed(BaseException):
-    """The observer's process has died."""
-
-
-class Chaos:
-    """Delays the requests of one observer, or makes one its last."""
-
-    def __init__(self, scheduler: DockerScheduler, dice: random.Random) -> None:
-        self._dice = dice
-        self._open = scheduler.engine.wire.open
-        scheduler.engine.wire.open = self._request  # type: ignore[method-assign]
-        self.tired = False
-
-    def _request(self, method: str, path: str, *args: Any, **how: Any) -> Any:
-        if self._dice.random() < 0.15 and not self.tired:
-            time.sleep(self._dice.random() * 1.5)
-        doomed = method == "POST" and self._dice.random() < 0.3 and not self.tired
-        if doomed and self._dice.random() < 0.5:
-            raise Killed
-        answer = self._open(method, path, *args, **how)
-        if doomed:
-            answer.close()
-            raise Killed
-        return answer
-
-
-class Observers:
-    """Threads that poll apps until all have ended; one that dies is replaced."""
-
-    def __init__(self, host: str, app_ids: list[str], number: int, seed: int) -> None:
-        self.app_ids = app_ids
-        self.seen: list[dict[str, list[AppState]]] = []
-        """For each observer: app to its states, in order."""
-        self.deaths = 0
-        self._host = host
-        self._deadline = time.monotonic() + 60
-        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed + n),)) for n in range(number)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, dice: random.Random) -> None:
-        seen: dict[str, list[AppState]] = {app_id: [] for app_id in self.app_ids}
-        self.seen.append(seen)
-        while time.monotonic() < self._deadline:
-            scheduler = DockerScheduler("observer", DockerConnection(host=self._host))
-            chaos = Chaos(scheduler, dice)
-            with contextlib.suppress(Killed), contextlib.closing(scheduler):
-                while time.monotonic() < self._deadline:
-                    # The last ones are not disturbed, so that the test ends.
-                    chaos.tired = self._deadline - time.monotonic() < 35
-                    if self._look(scheduler, seen):
-                        return
-                    time.sleep(dice.random() * 0.3)
-            self.deaths += 1
-
-    def _look(self, scheduler: DockerScheduler, seen: dict[str, list[AppState]]) -> bool:
-        found = scheduler.describe_many(self.app_ids)
-        for app_id, response in found.items():
-            assert response is not None
-            seen[app_id].append(response.state)
-        return all(response and is_terminal(response.state) for response in found.values())
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
 
 
 def attempts(engine: DockerEngine, app_id: str) -> list[dict[str, Any]]:
@@ -140,8 +73,14 @@ def launched(docker_engine: DockerEngine) -> Iterator[dict[str, str]]:
 def test_observers_that_stall_and_die_keep_the_counts(
     docker_engine: DockerEngine, launched: dict[str, str], seed: int
 ) -> None:
-    observers = Observers(docker_engine.host, list(launched.values()), 3, seed)
-    observers.join()
+    def make(chaos: Chaos) -> DockerScheduler:
+        scheduler = DockerScheduler("observer", DockerConnection(host=docker_engine.host))
+        scheduler.engine.wire.open = chaos.around(scheduler.engine.wire.open)  # type: ignore[method-assign]
+        return scheduler
+
+    how: Any = {"stall_s": 1.5, "chaos_s": 25, "limit_s": 60, "pause_s": 0.3}
+    observers = Observers(make, launched.values(), seed, fatal=lambda method: method == "POST", **how)
+    ends = observers.ends()
 
     expected = {
         # Three attempts of the replica that fails first, up to three of the other, one of the peer.
@@ -153,10 +92,7 @@ def test_observers_that_stall_and_die_keep_the_counts(
     }
     assert observers.deaths > 0
     for name, (state, counts) in expected.items():
-        for seen in observers.seen:
-            states = seen[launched[name]]
-            first = next(n for n, each in enumerate(states) if is_terminal(each))
-            assert set(states[first:]) == {state}, f"{name} went back from its end: {states}"
+        assert {each[launched[name]] for each in ends} == {state}, name
         ran = attempts(docker_engine, launched[name])
         assert len(ran) in counts, name
         # Each container was started once, regardless of the number of observers.

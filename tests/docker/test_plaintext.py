@@ -140,3 +140,22 @@ def test_logins_of_this_host_are_not_sent_in_clear(monkeypatch):
     monkeypatch.setattr("docker.auth.load_config", lambda *_: pytest.fail("read"))
 
     assert connect_builds("tcp://127.0.0.1:1")._push_headers("registry.test/a") == {"X-Registry-Auth": "e30="}
+
+
+@pytest.mark.parametrize(
+    "host", ["tcp://ci:hunter2pw@127.0.0.1:1", "tcp://ci:hunter2pw@[x:1", "tcp://ci:hunter2pw@h:x"]
+)
+def test_a_password_in_the_host_is_in_no_error(host):
+    """Errors are shown in the task log and stored in the database."""
+    with pytest.raises(Exception, match="ci:") as caught:
+        Engine(DockerConnection(host=host, plaintext=True)).images.ids()
+    assert "hunter2pw" not in str(caught.value)
+
+
+def test_the_shown_address_is_not_the_one_that_is_used(listen):
+    engine = listen(answer("200 OK"), answer("200 OK", b"[]"))
+    address = engine.url.replace("://", "://ci:hunter2pw@")
+
+    wire = Engine(DockerConnection(host=address, plaintext=True)).wire
+    assert wire.hostname == "127.0.0.1"
+    assert wire.url == address.replace("hunter2pw", "***")

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
 from airflow_provider_launch.specs.errors import InvalidAppError
-from tests.support.local import until
+from tests.support.apps import until
 
 SERVICE = ("system", "service", "--time=30")
 

@@ -17,8 +17,8 @@ from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavai
 from tests.docker.conftest import DockerApps
 from tests.engines.docker import images
 from tests.engines.docker.private import PrivateDocker
+from tests.support.apps import until
 from tests.support.follow import collect, texts
-from tests.support.local import until
 
 pytestmark = [pytest.mark.engine("dockerd"), pytest.mark.timeout(200)]
 

@@ -119,6 +119,25 @@ def cut(after: int = 0, *, frames: int = 0, head: bool = True) -> Action:
     return act
 
 
+def new_events() -> Action:
+    """Answer a list of events in the form of API 1.52, which no longer has the id of the container at the top."""
+
+    def act(exchange: Exchange) -> None:
+        answer = exchange.forward()
+        exchange.relay(answer, _new_events(answer.body))
+
+    return act
+
+
+def _new_events(body: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in body:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in filter(None, lines):
+            event = json.loads(line)
+            yield json.dumps({key: event[key] for key in event.keys() - {"id", "status", "from"}}).encode() + b"\n"
+
+
 def silence(after: int | None = None, *, frames: int = 0) -> Action:
     """Never answer, or stop after a number of frames and bytes of the body; the connection stays open."""
 

@@ -13,6 +13,7 @@ from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.log_positions import position_after
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers.api import LogChunk, LogLine
+from airflow_provider_launch.schedulers.logs import LINE_BYTES
 
 
 def reader_of(lines: list[LogLine], chunk_lines: int, **how) -> LogReader:
@@ -61,7 +62,7 @@ def test_reading_stops_while_much_waits(size):
 
     assert reader.due_in() is None
     assert len(texts_of(reader)) <= log_queue.QUEUE_LINES + 20
-    assert reader.buffered_chars() <= log_queue.QUEUE_CHARS + 20 * 1001
+    assert reader.buffered_bytes() <= log_queue.QUEUE_BYTES + 20 * (1001 + LINE_BYTES)
 
 
 @pytest.fixture
@@ -162,3 +163,11 @@ def test_an_answer_that_is_not_a_chunk_is_a_gap(answer):
     assert item is not None
     assert isinstance(item.event, LogGap)
     assert reader.incomplete()
+
+
+def test_short_lines_count_with_their_memory():
+    """The limits of a triggerer would otherwise let gigabytes pass."""
+    reader = reader_of(numbered(1000), 1000)
+    reader.step()
+
+    assert reader.buffered_bytes() >= 1000 * LINE_BYTES

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from airflow_provider_launch.follow import start_limit
-from airflow_provider_launch.follow.start_limit import StartLimit
+from airflow_provider_launch.follow import state_tracker
+from airflow_provider_launch.follow.state_tracker import StartLimit
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState
 
@@ -37,7 +37,7 @@ def test_a_retry_that_cannot_start_ends_after_a_minute(state: AppState, monkeypa
     limit = StartLimit("name")
     assert limit.check(answer(AppState.RUNNING)) is None
     assert limit.check(answer(state, stuck=True)) is None
-    monkeypatch.setattr(start_limit, "STUCK_S", 0.0)
+    monkeypatch.setattr(state_tracker, "STUCK_S", 0.0)
     error = limit.check(answer(state, stuck=True))
 
     assert error is not None

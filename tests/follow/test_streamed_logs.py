@@ -14,11 +14,11 @@ from airflow_provider_launch.follow import log_positions as log_queue
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
+from tests.support.apps import until
 from tests.support.fake_scheduler import an_app
 from tests.support.fake_streams import StreamingEngine, StreamingScheduler
 from tests.support.follow import collect, states, texts
 from tests.support.follow import until as events_until
-from tests.support.local import until
 
 LIMIT_S = 60
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
-from airflow_provider_launch.specs import AppDef, AppState, Role, is_terminal
-from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs import Role
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
+from tests.support.apps import Apps
 
 
-class KubernetesApps:
+class KubernetesApps(Apps[KubernetesScheduler]):
     """Launches apps, waits for them, and reads their objects from the cluster."""
+
+    cfg: ClassVar[Mapping[str, object]] = {"pull": "never", "grace_s": 1, "security": "none"}
+    timeout_s = 90.0
+    pause_s = 0.2
 
     def __init__(self, kubeconfig: Path, admin: Path, namespace: str, image: str) -> None:
         self.kubeconfig = kubeconfig
@@ -33,22 +33,8 @@ class KubernetesApps:
         self.image = image
         self.cluster = Cluster(KubernetesConnection(kubeconfig_path=str(admin), namespace=namespace))
         """A client that bypasses the proxy and has all permissions."""
-        self._made: list[KubernetesScheduler] = []
-        self.scheduler = self.another()
-
-    def another(self, **connection: Any) -> KubernetesScheduler:
-        """Return a new scheduler, as another process would have."""
-        known = {"kubeconfig_path": str(self.kubeconfig), "namespace": self.namespace, "timeout_s": 20}
-        made = create_scheduler("tests", **{**known, **connection})
-        self._made.append(made)
-        return made
-
-    def sh(self, script: str, name: str = "main", **fields: Any) -> Role:
-        return Role(name, **{"image": self.image, "entrypoint": "sh", "args": ["-c", script], **fields})
-
-    def info(self, *roles: Role, app_id: str | None = None, **cfg: object) -> AppDryRunInfo[KubernetesRequest]:
-        cfg = {"pull": "never", "grace_s": 1, "security": "none", **cfg}
-        return self.scheduler.submit_dryrun(AppDef("app", list(roles)), cfg, app_id=app_id or make_unique("test"))
+        known = {"kubeconfig_path": str(kubeconfig), "namespace": namespace, "timeout_s": 20}
+        super().__init__(lambda **more: create_scheduler("tests", **{**known, **more}))
 
     def start(self, *roles: Role, removed_after_s: int | None = None, **how: Any) -> str:
         """Launch an app; `removed_after_s` is a `ttl_s` that is too short for users."""
@@ -56,30 +42,6 @@ class KubernetesApps:
         if removed_after_s is not None:
             info.request.ttl_s = removed_after_s
         return self.scheduler.schedule(info)
-
-    def until(
-        self, app_id: str, condition: Callable[[DescribeAppResponse], object], timeout_s: float = 90.0
-    ) -> DescribeAppResponse:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.scheduler.describe(app_id)
-            assert found is not None
-            if condition(found):
-                return found
-            assert time.monotonic() < deadline, found
-            time.sleep(0.2)
-
-    def end(self, app_id: str) -> DescribeAppResponse:
-        return self.until(app_id, lambda found: is_terminal(found.state))
-
-    def running(self, app_id: str) -> DescribeAppResponse:
-        return self.until(app_id, lambda found: found.state is AppState.RUNNING)
-
-    def run(self, *roles: Role, **how: Any) -> DescribeAppResponse:
-        return self.end(self.start(*roles, **how))
-
-    def lines(self, app_id: str, role: str = "main", k: int = 0) -> list[str]:
-        return [str(line) for line in self.scheduler.log_iter(app_id, role, k)]
 
     # ---- what the cluster has ----
 
@@ -97,8 +59,7 @@ class KubernetesApps:
         return self.cluster._request(method, path.replace("{ns}", f"namespaces/{self.namespace}"), {}, body)
 
     def close(self) -> None:
-        for scheduler in self._made:
-            scheduler.close()
+        super().close()
         self.cluster.close()
 
 

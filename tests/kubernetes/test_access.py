@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
-from kubernetes.config import kube_config
+from kubernetes.config import incluster_config, kube_config
 
 from airflow_provider_launch.schedulers.kubernetes import access
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
+from tests.support.certificates import write_pair
 
 
 def kubeconfig(user: dict[str, Any] | None = None, **cluster: Any) -> str:
@@ -140,3 +144,89 @@ def test_a_kubeconfig_may_be_base64():
 def test_yaml_that_has_lost_its_lines_names_the_cure():
     with pytest.raises(InvalidAppError, match=r"neither YAML nor JSON; the form has one line.*base64"):
         ask(kubeconfig_secret="apiVersion: v1 kind: Config clusters: - name: c   cluster:     server: http://x")
+
+
+class Authorized(Empty):
+    """Also notes the credentials."""
+
+    seen: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers["Authorization"])
+        super().do_GET()
+
+
+@pytest.fixture
+def service_account(tmp_path, monkeypatch) -> Iterator[Path]:
+    """The files and variables of a pod, and an API server behind TLS; yields the folder of the files."""
+    files = write_pair(tmp_path, "cluster")
+    for name, text in {"token": "t0ken\n", "namespace": "airflow", "ca.crt": Path(files["cert"]).read_text()}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(access, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(Authorized, "seen", [])
+    for name in ("http", "https", "all"):
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["cert"], files["key"])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Authorized) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_port))
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield tmp_path
+        server.shutdown()
+        thread.join()
+
+
+def test_a_pod_uses_its_service_account_without_the_package(service_account, monkeypatch):
+    """The package costs each worker process 0.2 s and 20 MB."""
+    monkeypatch.setitem(sys.modules, "kubernetes", None)  # an import fails
+    with contextlib.closing(create_scheduler("tests", timeout_s=5)) as scheduler:
+        assert scheduler.describe("any") is None
+        assert scheduler.cluster.namespace == "airflow"
+    assert set(Authorized.seen) == {"bearer t0ken"}
+
+
+@pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:1"])
+def test_the_token_of_a_pod_is_read_again_when_it_was_renewed(service_account, monkeypatch, proxy):
+    """With the proxy of a company the package reads it, and skips the proxy for this host."""
+    if proxy:
+        monkeypatch.setenv("https_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(access, "_TOKEN_S", 0.0)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(service_account / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(service_account / "ca.crt"))
+    with contextlib.closing(create_scheduler("tests", timeout_s=5)) as scheduler:
+        scheduler.describe("any")
+        (service_account / "token").write_text("renewed")
+        scheduler.describe("any")
+    assert "bearer t0ken" in Authorized.seen
+    assert proxy or Authorized.seen[-1] == "bearer renewed"
+
+
+def test_another_certificate_than_that_of_the_cluster_is_refused(service_account):
+    (service_account / "ca.crt").write_text(Path(write_pair(service_account, "other")["cert"]).read_text())
+    with pytest.raises(SchedulerUnavailableError, match="certificate"):
+        ask()
+    assert Authorized.seen == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "word"),
+    [("token", "", "token is empty"), ("token", None, "No such file"), ("ca.crt", "no certificate", "does not answer")],
+)
+def test_files_of_a_pod_that_cannot_be_used_are_reported(service_account, file, text, word):
+    if text is None:
+        (service_account / file).unlink()
+    else:
+        (service_account / file).write_text(text)
+    with pytest.raises((InvalidAppError, SchedulerUnavailableError), match=word):
+        ask(in_cluster=True)
+
+
+def test_a_process_outside_of_pods_gets_an_error_that_states_it(service_account, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    with pytest.raises(InvalidAppError, match="KUBERNETES_SERVICE_HOST"):
+        ask(in_cluster=True)

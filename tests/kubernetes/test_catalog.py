@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.follow.poll_schedule import PollSchedule
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
+from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppState
+from tests.follow.test_poll_schedule import Asked
+from tests.kubernetes.test_reconcile import STARTED, app, job
 
 MANY = 5100
 
@@ -66,3 +72,30 @@ def test_of_an_app_that_has_ended_the_answer_is_remembered(catalog):
     assert (ended.pods, ended.pods_of, ended.request) == ([], None, None)
     assert ended.final is not None
     assert live.pods
+
+
+def test_an_app_that_waits_costs_fewer_requests_the_longer_it_waits(monkeypatch) -> None:
+    """Its Jobs at each poll, its pods more and more rarely; a change of a Job is read at once."""
+    asked: list[str] = []
+    cluster = SimpleNamespace(list=lambda kind, _: (asked.append(kind), ([], 0.0))[1])
+    catalog = Catalog(cluster)  # type: ignore[arg-type]
+    clock = SimpleNamespace(monotonic=lambda: polls.now)
+    monkeypatch.setattr("airflow_provider_launch.schedulers.kubernetes.catalog.time", clock)
+    waits = app(None, job("main", {"active": 2, "startTime": STARTED}))
+    requests: list[float] = []
+
+    def poll(app_id: str, now: float) -> DescribeAppResponse:
+        before = len(asked)
+        catalog.jobs([app_id])
+        catalog.read_pods([(waits, Assessment(AppState.PENDING))])
+        requests.extend([now] * (len(asked) - before))
+        return DescribeAppResponse(app_id, AppState.PENDING)
+
+    polls = Asked(PollSchedule(KubernetesScheduler.poll_interval_s), poll)
+    polls.add("app")
+    polls.until(600)
+    per_minute = [sum(60 * n <= moment < 60 * (n + 1) for moment in requests) for n in range(10)]
+
+    assert per_minute[0] <= 50
+    assert max(per_minute[1:]) <= 14
+    assert max(per_minute[3:]) <= 8

@@ -16,15 +16,17 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import apps_in, pods_in
-from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, DamagedError, plan_in
 from airflow_provider_launch.schedulers.kubernetes.request import build_request, packed, unpacked
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
+from tests.support.bombs import bomb
 
 DIGITS = "9" * 5000
 PLAN = {"roles": [["main", "main", 1, "REPLICA", 0]], "time_limit_s": None, "grace_s": 1, "queue": False}
-BOMB = base64.b64encode(zlib.compress(bytes(150_000_000), 9)).decode()
+BOMB = base64.b64encode(bomb(150)).decode()
 DEEP = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
 
 
@@ -92,7 +94,11 @@ def test_a_pod_that_cannot_be_read_is_left_out(labels):
     assert [app_id for app_id, _ in pods_in([pod("bad", labels), pod("good", {})])] == ["good"]
 
 
-@pytest.mark.parametrize("text", ["x", BOMB, DEEP, "packed", base64.b64encode(zlib.compress(b"{}")).decode()])
+@pytest.mark.parametrize(
+    "text",
+    ["x", BOMB, DEEP, "packed", base64.b64encode(zlib.compress(b"{}")).decode()],
+    ids=["a letter", "bomb", "deep", "a word", "no request"],
+)
 def test_a_request_that_cannot_be_read_costs_little(text):
     tracemalloc.start()
     try:
@@ -191,3 +197,29 @@ def test_our_own_annotations_are_read():
 
     assert unpacked(packed(request)) == request
     assert plan_in(plan_text(request)).roles[0].num_replicas == 10_000
+
+
+def test_a_node_that_does_not_serve_its_logs_is_not_an_outage(monkeypatch):
+    """The kubelet of one node is down; as an outage it would stop the logs of all apps of the connection."""
+
+    class Answer:
+        status, headers = 500, {}
+
+        def stream(self, *_, **__):
+            return [b'{"message": "dial tcp 10.0.0.7:10250: connection refused"}']
+
+        def release_conn(self): ...
+
+    cluster = Cluster(KubernetesConnection(timeout_s=60))
+    monkeypatch.setattr(Cluster, "url", "https://k")
+    monkeypatch.setattr(Cluster, "namespace", "ns")
+    asked = []
+    monkeypatch.setattr(cluster, "_sent", lambda *request: asked.append(request) or Answer())
+
+    with pytest.raises(AppUnavailableError, match="connection refused"):
+        cluster.log("pod", "main", None)
+    assert len(asked) < 5
+    asked.clear()
+    with pytest.raises(SchedulerUnavailableError) as caught:
+        cluster.list("pods", "")
+    assert not isinstance(caught.value, AppUnavailableError)

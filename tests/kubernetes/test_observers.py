@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import threading
 import time
 from typing import Any
 
@@ -14,78 +11,9 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Pod
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppState, RetryPolicy, Role, is_terminal
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.support.chaos import Chaos, Observers
 
 pytestmark = pytest.mark.engine("kubernetes")
-
-CHAOS_S = 60.0
-LIMIT_S = 200.0
-
-
-class Killed(BaseException):
-    """The observer's process has died."""
-
-
-class Chaos:
-    """Makes the requests of one observer stall, or kills the observer."""
-
-    def __init__(self, scheduler: KubernetesScheduler, dice: random.Random) -> None:
-        self._dice = dice
-        self._sent = scheduler.cluster._sent
-        scheduler.cluster._sent = self._request  # type: ignore[method-assign]
-        self.tired = False
-
-    def _request(self, method: str, path: str, *args: Any) -> Any:
-        if self._dice.random() < 0.15 and not self.tired:
-            time.sleep(self._dice.random() * 3)
-        doomed = method != "GET" and self._dice.random() < 0.3 and not self.tired
-        if doomed and self._dice.random() < 0.5:
-            raise Killed
-        answer = self._sent(method, path, *args)
-        if doomed:
-            answer.close()
-            raise Killed
-        return answer
-
-
-class Observers:
-    """Threads that poll apps until all have ended; a dead one is replaced."""
-
-    def __init__(self, apps: Any, app_ids: list[str], number: int, seed: int) -> None:
-        self.app_ids = app_ids
-        self.seen: list[dict[str, list[AppState]]] = []
-        """Of each observer: app to its states, in order."""
-        self.deaths = 0
-        self._apps = apps
-        self._began = time.monotonic()
-        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed + n),)) for n in range(number)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, dice: random.Random) -> None:
-        seen: dict[str, list[AppState]] = {app_id: [] for app_id in self.app_ids}
-        self.seen.append(seen)
-        while time.monotonic() - self._began < LIMIT_S:
-            scheduler = self._apps.another()
-            chaos = Chaos(scheduler, dice)
-            with contextlib.suppress(Killed), contextlib.closing(scheduler):
-                while time.monotonic() - self._began < LIMIT_S:
-                    # The last ones work undisturbed, so that the test ends.
-                    chaos.tired = time.monotonic() - self._began > CHAOS_S
-                    if self._look(scheduler, seen):
-                        return
-                    time.sleep(dice.random() * 0.5)
-            self.deaths += 1
-
-    def _look(self, scheduler: KubernetesScheduler, seen: dict[str, list[AppState]]) -> bool:
-        found = scheduler.describe_many(self.app_ids)
-        for app_id, response in found.items():
-            assert response is not None
-            seen[app_id].append(response.state)
-        return all(response and is_terminal(response.state) for response in found.values())
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
 
 
 def role(apps: Any, name: str, script: str, policy: RetryPolicy, retries: int, replicas: int) -> Role:
@@ -109,16 +37,19 @@ def test_observers_that_stall_and_die_keep_the_counts(kubernetes_apps, seed):
         "replica": [role(apps, "a", "exit 1", replica, 1, 2), role(apps, "b", "sleep 300", replica, 1, 1)],
     }
     ids = {name: apps.start(*each) for name, each in roles.items()}
-    observers = Observers(apps, list(ids.values()), 3, seed)
-    observers.join()
+
+    def make(chaos: Chaos) -> KubernetesScheduler:
+        scheduler = apps.another()
+        scheduler.cluster._sent = chaos.around(scheduler.cluster._sent)
+        return scheduler
+
+    how: Any = {"stall_s": 3, "chaos_s": 60, "limit_s": 200, "pause_s": 0.5}
+    observers = Observers(make, ids.values(), seed, fatal=lambda method: method != "GET", **how)
+    ends = observers.ends()
     assert observers.deaths > 3, "the chaos was none"
 
-    ends = {name: {seen[app_id][-1] for seen in observers.seen} for name, app_id in ids.items()}
-    assert ends == {"application": {AppState.FAILED}, "again": {AppState.SUCCEEDED}, "replica": {AppState.FAILED}}
-    for seen in observers.seen:
-        for states in seen.values():
-            first = next((n for n, state in enumerate(states) if is_terminal(state)), len(states))
-            assert len(set(states[first:])) <= 1, "an end was taken back"
+    expected = {"application": AppState.FAILED, "again": AppState.SUCCEEDED, "replica": AppState.FAILED}
+    assert all(each == {ids[name]: state for name, state in expected.items()} for each in ends), ends
     pods = {name: apps.pods(app_id) for name, app_id in ids.items()}
     assert attempts(pods["application"], "a") == {0: 2, 1: 2, 2: 2}
     # If the first role fails at once, an attempt may end before the other role starts: the observer may have died.

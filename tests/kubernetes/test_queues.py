@@ -11,7 +11,7 @@ from airflow_provider_launch.specs import AppState, Resource, RetryPolicy
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 from tests.engines.kubernetes.queues import PLACE_MB
 from tests.faults import Fault, error
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.engine("kueue"), pytest.mark.timeout(900)]
 

@@ -206,6 +206,18 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         AppState.SUBMITTED,
         [("a", 0, CANCEL), ("b", 0, CANCEL)],
     ),
+    "cancelled before a pod started, which its Job counts as failed": (
+        ONE,
+        app(record(0, "a", cancelled="true"), job("a", {"startTime": STARTED, "failed": 1}, ended=CANCEL)),
+        AppState.PENDING,
+        [("a", 0, CANCEL)],
+    ),
+    "cancelled after a replica has failed": (
+        plan("REPLICA"),
+        app(record(0, "a", cancelled="true"), job("a", {"startTime": STARTED, "failed": 1})),
+        AppState.RUNNING,
+        [("a", 0, CANCEL)],
+    ),
     "cancelled before its Jobs": (TWO, app(record(0, None, cancelled="true")), AppState.CANCELLED, []),
     "cancelled in a queue": (
         plan("REPLICA", queue=True),

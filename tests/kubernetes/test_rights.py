@@ -8,7 +8,7 @@ import yaml
 from airflow_provider_launch.schedulers.kubernetes.scheduler import VERBS
 from airflow_provider_launch.specs import AppState, RetryPolicy
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
-from tests.support.local import until
+from tests.support.apps import until
 from tests.support.role_page import rules_of_the_page
 
 pytestmark = pytest.mark.engine("kubernetes")

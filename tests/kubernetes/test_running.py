@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Lab
 from airflow_provider_launch.schedulers.kubernetes.request import unpacked
 from airflow_provider_launch.specs import AppState, Resource, RetryPolicy, is_terminal
 from tests.faults import Fault, error
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("kubernetes")
 

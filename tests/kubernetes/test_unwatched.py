@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.kubernetes import manifests
 from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import job_of
 from airflow_provider_launch.specs import AppState, RetryPolicy
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("kubernetes")
 

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ENGINES
 from tests.live.airflow import Airflow
 from tests.live.engines import DockerApps, EngineApps, LocalApps
-from tests.live.postgres import airflow_on_postgres
+from tests.live.postgres import Postgres, airflow_on_postgres
 from tests.live.runs import Run
 from tests.support.repeats import often
 
@@ -27,11 +27,12 @@ _threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="live")
 
 
 class Live:
-    """Airflow, the engines it launches on, and the runs of the tests."""
+    """Airflow, the engines it launches on, its Postgres if it has one, and the runs of the tests."""
 
-    def __init__(self, airflow: Airflow, engines: dict[str, EngineApps]) -> None:
+    def __init__(self, airflow: Airflow, engines: dict[str, EngineApps], postgres: Postgres | None = None) -> None:
         self.airflow = airflow
         self.engines = engines
+        self.postgres = postgres
         self.names: set[str] = set()
 
     def run(self, dag_id: str, engine: str, script: str, **conf: Any) -> Run:
@@ -73,19 +74,22 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         _threads.shutdown(cancel_futures=True)
 
 
+WATCHED = {
+    "AIRFLOW__LAUNCH__RECONCILE_INTERVAL_S": "5",
+    "AIRFLOW__CORE__PARALLELISM": "24",
+    # Many workers start at once, and a busy host must not look like a lost one.
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "45",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
+}
+
+
 @pytest.fixture(scope="session")
 def on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Another Airflow, whose database stores no NUL, and whose triggerers compare apps and tasks each few seconds."""
-    settings = {
-        "AIRFLOW__LAUNCH__RECONCILE_INTERVAL_S": "5",
-        "AIRFLOW__CORE__PARALLELISM": "24",
-        # Many workers start at once, and a busy host must not look like a lost one.
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "45",
-        "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
-        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
-    }
-    with airflow_on_postgres(tmp_path_factory.mktemp("on-postgres"), has_faults=True, **settings) as (airflow, _, apps):
-        yield Live(airflow, {"local": apps})
+    home = tmp_path_factory.mktemp("on-postgres")
+    with airflow_on_postgres(home, has_faults=True, **WATCHED) as (airflow, postgres, apps):
+        yield Live(airflow, {"local": apps}, postgres)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,10 @@ class Postgres:
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self._port = port
-        self.url = f"postgresql+psycopg2://{_USER}@127.0.0.1:{port}/airflow"
+        self.url = self._url("airflow")
+
+    def _url(self, database: str) -> str:
+        return f"postgresql+psycopg2://{_USER}@127.0.0.1:{self._port}/{database}"
 
     def begin(self) -> None:
         """Install what is missing, and start."""
@@ -51,6 +54,15 @@ class Postgres:
     def stop(self) -> None:
         """Break off all sessions, as a restart by an admin does."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
+
+    def copy(self, name: str) -> str:
+        """Restore a dump of the database under another name, as a test system is made; returns its URL."""
+        server = ("--host=127.0.0.1", f"--port={self._port}")
+        dump = self._folder / name
+        self._run("pg_dump", *server, "--format=custom", f"--file={dump}", "airflow")
+        self._run("createdb", *server, name)
+        self._run("pg_restore", *server, f"--dbname={name}", str(dump))
+        return self._url(name)
 
     def end(self) -> None:
         """Stop, also after a failed start."""

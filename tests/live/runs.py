@@ -10,7 +10,7 @@ from collections.abc import Container
 from typing import Any
 
 from tests.live.airflow import Airflow
-from tests.support.local import until
+from tests.support.apps import until
 
 ENDED = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 # Each request costs Airflow some of the CPU that the scenarios share.

@@ -16,7 +16,7 @@ from tests.airflow.versions import HAS_TERMINATION
 from tests.live.dags import EXECUTION_TIMEOUT_S, GRACE_S, MODES, RUN_TIMEOUT_S
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run, texts_of
-from tests.support.local import until
+from tests.support.apps import until
 
 DEAD_WITHIN_S = GRACE_S + 30
 STARTED_WITHIN_S = 240

@@ -12,7 +12,7 @@ from tests.live.dags import MODES
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S
 from tests.live.test_endings import STARTED_WITHIN_S, begun, lines_of
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.alone
 

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,12 @@ from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.owner import DEPLOYMENT, OWNER
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.live.airflow import Airflow
+from tests.live.conftest import WATCHED, Live
 from tests.live.dags import MODES, ROOMY_SLOTS
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run
 from tests.live.test_endings import STARTED_WITHIN_S, begun, lines_of
-from tests.support.local import until
+from tests.support.apps import until
 from tests.support.repeats import SOAK, often
 
 pytestmark = pytest.mark.alone
@@ -84,7 +86,7 @@ class Orphans:
         return launched(self._live, **self.owner)
 
     def see_one_end(self) -> None:
-        """Return when an orphan was found twice: as often everything else was compared with its task, too."""
+        """Return when an orphan was found twice, 20 s apart: everything else was compared with its task as often."""
         app_id = self.launch()
         until(lambda: not lives(self._live, app_id), GONE_WITHIN_S, POLL_S)
 
@@ -216,8 +218,10 @@ def test_without_triggerers_the_maintenance_dag_cancels_orphans(on_postgres) -> 
         assert all(lives(live, app_id) for app_id in (goes_id, left_id, foreign, unowned))
     finally:
         live.airflow.start("triggerer")
-    # Triggerers, too, keep what is not theirs to end.
-    Orphans(live).see_one_end()
+    # Triggerers, too, keep what is not theirs to end: an orphan ends after about five rounds.
+    orphans = Orphans(live)
+    for _ in range(2):
+        orphans.see_one_end()
     assert all(lives(live, app_id) for app_id in (goes_id, left_id, foreign, unowned))
     goes.mark("failed")
     until(lambda: not lives(live, goes_id), GONE_WITHIN_S, POLL_S)
@@ -244,6 +248,36 @@ def test_the_app_of_a_lost_worker_waits_for_the_retry(on_postgres) -> None:
 
     assert run.end(STARTED_WITHIN_S)["state"] == "success"
     assert apps_of(live.engines["local"], run.run_id) == {app_id: AppState.SUCCEEDED}
+
+
+@contextlib.contextmanager
+def copied(live: Live, home: Path, deployment: str) -> Iterator[Live]:
+    """Start an Airflow on a copy of the database, with the connections and the deployment id of the original."""
+    assert live.postgres is not None
+    settings = {**WATCHED, "AIRFLOW__LAUNCH__DEPLOYMENT_ID": deployment}
+    database, apps = live.postgres.copy("copied"), live.engines["local"]
+    airflow = Airflow(home, {"local": apps.connection}, database=database, settings=settings)
+    try:
+        airflow.begin()
+        yield Live(airflow, {"local": apps})
+    finally:
+        airflow.end()
+
+
+def test_a_copy_of_the_database_ends_no_app_of_the_original(on_postgres, tmp_path: Path) -> None:
+    """Only the runs that each of the two has seen differ."""
+    live = on_postgres
+    deployment = Orphans(live).owner[DEPLOYMENT]
+    with copied(live, tmp_path, deployment) as copy:
+        run, app_id = begun(live, "plain_deferrable", "local", FOREVER)
+        assert owner_of(live, app_id)[DEPLOYMENT] == deployment
+
+        # The triggerer of the copy compares every app with the tasks of the copy.
+        Orphans(copy).see_one_end()
+        assert lives(live, app_id)
+        assert f"original of a copied database: {app_id}" in (tmp_path / "triggerer.log").read_text()
+    run.mark("failed")
+    until(lambda: not lives(live, app_id), GONE_WITHIN_S, POLL_S)
 
 
 @pytest.mark.parametrize("fault", ["empty", "500", "404", "nothing"])

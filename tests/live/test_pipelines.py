@@ -13,7 +13,7 @@ import pytest
 
 from tests.live.conftest import Live
 from tests.live.runs import ENDED, Run, texts_of
-from tests.support.local import until
+from tests.support.apps import until
 from tests.support.repeats import SOAK
 
 MODES = ("sync", "deferrable")

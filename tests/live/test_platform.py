@@ -18,7 +18,7 @@ from tests.live.engines import LocalApps, apps_of
 from tests.live.postgres import Postgres, airflow_on_postgres
 from tests.live.runs import Run
 from tests.live.test_many import PER_TASK_S, states, wait_for
-from tests.support.local import until
+from tests.support.apps import until
 from tests.support.repeats import SOAK
 
 pytestmark = pytest.mark.alone

@@ -19,7 +19,7 @@ from tests.live.test_endings import (
     on_engines,
     terminate_worker,
 )
-from tests.support.local import until
+from tests.support.apps import until
 
 # LocalExecutor may lose track of a task that is deferred for less than 10 seconds.
 PAUSE = "sleep 10"

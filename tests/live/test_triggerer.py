@@ -20,7 +20,7 @@ from airflow_provider_launch.specs.states import AppState
 from tests.live.engines import apps_of
 from tests.live.runs import Run
 from tests.live.test_endings import STARTED_WITHIN_S, lines_of
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.alone
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppUnavailableError, SchedulerRejectedError
-from tests.support.local import Apps, processes_below, until
+from tests.support.apps import until
+from tests.support.local import Apps, processes_below
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout, log_files, processes, scheduler
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavailableError, UnknownAppException
-from tests.support.local import Apps, command_lines_below, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, command_lines_below, processes_below, sh
 
 
 class Root:

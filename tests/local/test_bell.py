@@ -14,7 +14,8 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.local.safe_files import open_fifo, wake_reader
 from airflow_provider_launch.specs import AppState
-from tests.support.local import Apps, lock_holder, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, lock_holder, sh
 
 
 def started(apps: Apps) -> str:

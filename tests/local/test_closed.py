@@ -12,7 +12,8 @@ from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.states import AppState
-from tests.support.local import Apps, lock_holder, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, lock_holder, sh
 
 pytestmark = pytest.mark.engine("local")
 

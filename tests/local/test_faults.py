@@ -24,9 +24,9 @@ from airflow_provider_launch.specs import (
     RetryPolicy,
     SchedulerRejectedError,
     SchedulerUnavailableError,
-    is_terminal,
 )
-from tests.support.local import Apps, lock_holder, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, lock_holder, processes_below, sh
 from tests.support.repeats import often
 
 
@@ -250,25 +250,6 @@ def test_retry_does_not_cost_the_supervisor(apps: Apps) -> None:
 
     assert apps.end(app_id).state is AppState.SUCCEEDED
     assert (apps.dir(app_id) / "supervisor.log").read_text() == ""
-
-
-def test_terminal_state_never_changes(apps: Apps) -> None:
-    """Cancel, kill and poll from many threads at once: a terminal state is final."""
-    app_id = apps.start(sh("sleep 0.2; exit 4", max_retries=1))
-    seen: list[AppState] = []
-
-    def watch(_: int) -> None:
-        scheduler = apps.another()
-        for _ in range(60):
-            seen.append(scheduler.describe(app_id).state)
-            time.sleep(0.01)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(watch, range(4)))
-        apps.scheduler.cancel(app_id)
-    final = apps.end(app_id).state
-
-    assert {state for state in seen if is_terminal(state)} <= {final}
 
 
 def test_a_process_is_not_taken_for_a_later_one_with_its_number() -> None:

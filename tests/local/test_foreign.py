@@ -17,7 +17,8 @@ import pytest
 
 from airflow_provider_launch.schedulers.local import bare, layout
 from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, SchedulerRejectedError
-from tests.support.local import Apps, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, processes_below, sh
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -9,14 +9,17 @@ import resource
 import subprocess
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_launch.follow.poller import poll_many
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.local import layout, observed, records, safe_files
 from airflow_provider_launch.schedulers.local import scheduler as local
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
+from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
 
@@ -66,6 +69,15 @@ def with_request(**fields: object):
     return damage
 
 
+def with_role(**fields: object):
+    def damage(path: Path) -> None:
+        document = json.loads((path / "app.json").read_text())
+        document["app"]["roles"][0].update(fields)
+        (path / "app.json").write_text(json.dumps(document))
+
+    return damage
+
+
 def with_state(text: str = "", **fields: object):
     return lambda path: (path / "state.json").write_text(text or json.dumps({**STATE, **fields}))
 
@@ -88,6 +100,9 @@ DAMAGES = {
     "an unknown role": with_replica(role="other"),
     "a large number": with_state(app_attempt=2**70 - 1, text=json.dumps({**STATE, "app_attempt": 2**50})),
     "an unknown state": with_state(state="x"),
+    "more replicas than an app can have": with_role(num_replicas=1_000_000),
+    "fewer replicas than none": with_role(num_replicas=-1),
+    "a state of many parts": with_state(ports=[0] * 10_000),
     "more replicas than there are": with_state(replicas=[REPLICA] * 5000),
     "replicas of numbers": with_state(replicas=[1]),
 }
@@ -157,6 +172,60 @@ def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalSche
 
     (path / "app.json").write_text(whole)
     assert scheduler.describe(path.name).state is AppState.SUCCEEDED
+
+
+@pytest.mark.parametrize("size", [0, layout.LARGEST_RECORD - 10_000])
+def test_a_request_that_has_not_changed_is_read_once(scheduler: LocalScheduler, monkeypatch, size: int) -> None:
+    """A program makes its own request large, so that each poll of all apps would parse it again."""
+    path = on_record(scheduler)
+    with_request(metadata={"x": "y" * size})(path)
+    reads: list[str] = []
+    read = layout.read_json
+    monkeypatch.setattr(records.layout, "read_json", lambda name: reads.append(Path(name).name) or read(name))
+    for _ in range(5):
+        assert scheduler.describe(path.name).state is AppState.SUCCEEDED
+        scheduler.list()
+
+    assert reads.count("app.json") == 1
+    native = scheduler.describe_native(path.name)
+    native.request.roles.clear()
+    assert scheduler.describe_native(path.name).request.roles, "a caller has changed what is cached"
+
+
+def test_a_large_request_that_is_replaced_again_and_again_is_not_read(scheduler: LocalScheduler) -> None:
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    answers = {}
+    for number in range(4):
+        with_request(metadata={"x": f"{number}" * 700_000})(damaged)
+        answers = poll_many(scheduler, [damaged.name, other.name])
+        assert answers[other.name].state is AppState.SUCCEEDED
+
+    assert isinstance(answers[damaged.name], AppUnavailableError)
+    assert "replaced too often" in str(answers[damaged.name])
+
+
+def test_a_pipe_in_place_of_a_new_file_blocks_no_write(tmp_path: Path) -> None:
+    """An observer writes the end of an app after a boot of the host; a program may know the pid of the observer."""
+    path = tmp_path / "state.json"
+    os.mkfifo(f"{path}.{os.getpid()}.tmp")
+    thread = threading.Thread(target=layout.write_json, args=(str(path), STATE), daemon=True)
+    thread.start()
+    thread.join(60)
+
+    assert not thread.is_alive(), "it hangs"
+    assert layout.read_json(str(path)) == STATE
+
+
+def test_texts_of_a_state_are_short_lines(scheduler: LocalScheduler) -> None:
+    """Each change of the message is a line of the task log, which all tasks of a triggerer share."""
+    path = on_record(scheduler)
+    long = "A\n" * 500_000
+    with_state(state="FAILED", msg=long, host=long)(path)
+
+    found = scheduler.describe(path.name)
+    texts = [found.msg, *(replica.hostname for role in found.roles_statuses for replica in role.replicas)]
+    assert len(texts) == 2
+    assert all(0 < len(text) <= 4096 and len(text.splitlines()) == 1 for text in texts)
 
 
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------
@@ -260,6 +329,42 @@ def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_
     assert not thread.is_alive(), "it hangs"
 
 
+def test_a_journal_of_line_ends_is_not_read(tmp_path: Path, monkeypatch) -> None:
+    """A program writes a million of them before each poll of all apps."""
+    journal = tmp_path / "journal"
+    journal.write_text("one RUNNING\n")
+    found = observed.Observed(str(tmp_path), lambda _: True)
+    found.forget_changed()
+    found.keep("one", DescribeAppResponse("one"))
+    read: list[int] = []
+
+    class File(AbstractContextManager["File"]):
+        def __init__(self, path: str) -> None:
+            self._file = safe_files.open_regular(path)
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._file, name)
+
+        def read(self, size: int) -> bytes:
+            read.append(size)
+            return self._file.read(size)
+
+    monkeypatch.setattr(observed, "open_regular", File)
+    with journal.open("a") as file:
+        file.write("\n" * 1_000_000)
+    found.forget_changed()
+    assert read == []
+    assert found.get("one") is None  # whatever was missed
+    with journal.open("a") as file:
+        file.write("one RUNNING\n" * 100)
+    found.forget_changed()
+
+    assert read == [1200]
+
+
 # ---- attempts --------------------------------------------------------------------------------------------------------
 
 
@@ -285,17 +390,64 @@ def test_more_attempts_than_there_can_be_are_an_error_of_the_app(
             call(path.name, "main", 0)
     with pytest.raises(AppUnavailableError, match="has more than 100"):
         scheduler.attempt_ending(path.name, "main", 0, 0)
-    with pytest.raises(AppUnavailableError, match="has more than 100"):
-        scheduler.result(path.name)
+    # The state names the last attempt, so that a result needs no list of them.
+    assert scheduler.result(path.name) is None
     with_state(state="FAILED", replicas=[{**REPLICA, "phase": "FAILED", "code": 1}])(path)
     assert scheduler.describe(path.name).state is AppState.FAILED
 
 
-@pytest.mark.parametrize("text", ["[]", "5", '{"code": []}', '{"signal": "x"}', '{"lost": 0}', "[" * 1000])
+def test_links_do_not_multiply_the_files_that_are_listed(scheduler: LocalScheduler, monkeypatch) -> None:
+    """5000 files and 300 links to their directory needed 3.3 s in each poll of all apps."""
+    path = on_record(scheduler)
+    replica = path / "other" / layout.role_dir(0, "main") / "0"
+    replica.mkdir(parents=True)
+    monkeypatch.setattr(layout, "_MOST_ENTRIES", 100)
+    for number in range(50):
+        (replica / f"x{number}").touch()
+    (path / "run").mkdir()
+    for number in range(20):
+        (path / "run" / str(number)).symlink_to("../other")
+
+    with pytest.raises(AppUnavailableError, match="more than 100"):
+        scheduler.read_logs(path.name, "main", 0)
+
+
+def test_errors_and_results_need_no_list_of_attempts(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    attempt = Path(layout.attempt_dir(str(path), 2, layout.role_dir(0, "main"), 0, 3))
+    attempt.mkdir(parents=True)
+    (attempt / "error.json").write_text("it failed")
+    (attempt / "result").write_text("5")
+    failed = {**REPLICA, "phase": Phase.FAILED.value, "code": 1, "attempt": 3}
+    with_state(state="FAILED", app_attempt=2, replicas=[failed])(path)
+    monkeypatch.setattr(layout, "attempts_of", None)
+
+    assert scheduler.describe(path.name).structured_error_msg == "it failed"
+    assert scheduler.result(path.name) == 5
+
+
+LONG_CODE = json.dumps({"code": "B" * 10**6})
+
+
+def test_a_link_with_a_long_name_is_an_error_of_its_app(scheduler: LocalScheduler) -> None:
+    """As an outage it would stop the logs of all apps of the connection."""
+    path = on_record(scheduler)
+    (path / "run").symlink_to("a" * 300)
+
+    for call in (scheduler.read_logs, scheduler.unfinished_line):
+        with pytest.raises(AppUnavailableError, match="was replaced: File name too long"):
+            call(path.name, "main", 0)
+    with pytest.raises(AppUnavailableError):
+        scheduler.attempt_ending(path.name, "main", 0, 0)
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"code": []}', '{"signal": "x"}', '{"lost": 0}', "[" * 1000, LONG_CODE])
 def test_an_end_that_a_program_wrote_is_no_error_of_its_log(scheduler: LocalScheduler, text: str) -> None:
     path = on_record(scheduler)
     attempt = path / "run" / "0" / layout.role_dir(0, "main") / "0" / "0"
     attempt.mkdir(parents=True)
     (attempt / "exit").write_text(text)
 
-    assert isinstance(scheduler.attempt_ending(path.name, "main", 0, 0), str)
+    ending = scheduler.attempt_ending(path.name, "main", 0, 0)
+    assert isinstance(ending, str)
+    assert len(ending) < 100

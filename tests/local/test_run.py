@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,8 @@ from airflow_provider_launch.specs import (
     Role,
     macros,
 )
-from tests.support.local import Apps, Gate, processes_below, sh, until
+from tests.support.apps import until
+from tests.support.local import Apps, Gate, processes_below, sh
 
 
 def test_host_and_signal_without_a_name_are_reported(apps: Apps) -> None:
@@ -53,26 +53,6 @@ def test_image_is_the_working_directory_and_in_path(apps: Apps, tmp_path) -> Non
     apps.end(app_id)
 
     assert apps.lines(app_id) == [f"{tmp_path}/sub\n"]
-
-
-def test_replicas_agree_on_a_chosen_port_and_reach_rank_0(apps: Apps) -> None:
-    """A distributed app meets at replica 0 of its first role; the port must be the same for all, and free."""
-    server = (
-        "import os,socket; s=socket.create_server(('', int(os.environ['LAUNCH_PORT_HEAD_RPC'])));"
-        "print([s.accept()[0].recv(9).decode() for _ in range(2)])"
-    )
-    client = (
-        "import os,socket,time\nfor i in range(200):\n try:\n"
-        "  s=socket.create_connection((os.environ[os.environ['R0']], int(os.environ['LAUNCH_PORT_HEAD_RPC']))); break\n"
-        " except OSError: time.sleep(.05)\ns.send(b'hi')"
-    )
-    head = Role("head", "", entrypoint=sys.executable, args=["-c", server], port_map={"rpc": 0, "fixed": 12345})
-    env = {"R0": macros.rank0_env}
-    worker = Role("worker", "", entrypoint=sys.executable, args=["-c", client], env=env, num_replicas=2)
-    app_id = apps.start(head, worker)
-
-    assert apps.end(app_id).state is AppState.SUCCEEDED
-    assert apps.lines(app_id, "head") == ["['hi', 'hi']\n"]
 
 
 def test_a_port_is_leased_while_its_app_runs(apps: Apps, tmp_path) -> None:

@@ -133,3 +133,16 @@ def test_a_pipeline_in_python_runs(test_dag):
     assert ran.state == "success", ran.states
     assert ran.parameters("fix")["y"] == [2, 3]
     assert isinstance(Fail("x"), Fail)
+
+
+def test_a_pipeline_may_handle_a_failure() -> None:
+    """As in runnable."""
+    handler = Pipeline("handler", steps=[Task("a", shell="true"), Task("b", shell="true")])
+
+    graph = Pipeline("p", steps=[Task("main", shell="true", on_failure=handler)]).model().graph
+
+    assert {name: (step.next, step.on_failure) for name, step in graph.steps.items() if not step.is_terminal} == {
+        "main": ("success", "a"),
+        "a": ("b", ""),
+        "b": ("fail", ""),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import structlog
 
 from airflow_provider_launch.pipelines import PipelineError, dag_from_file, load_pipelines
 
@@ -25,16 +26,113 @@ def test_a_folder_of_files_becomes_dags_of_a_module(write, tmp_path):
     assert [dag.tags for dag in dags] == [{"of a file"}] * 2
 
 
-def test_problems_of_all_files_of_a_folder_come_at_once(write, tmp_path):
-    write(STUB.format("gone"), "files/one.yaml")
-    write(STUB.format("sucess"), "files/two.yaml")
-
-    with pytest.raises(PipelineError) as caught:
-        load_pipelines("files", {"__file__": str(tmp_path / "module.py")})
-
-    assert {problem.place.file.rpartition("/")[2] for problem in caught.value.problems} == {"one.yaml", "two.yaml"}
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(PipelineError, match="does not exist; the path is relative to the caller"):
         load_pipelines("fils", {"__file__": str(tmp_path / "module.py")})
+
+
+WRONG = {
+    "typo": (STUB.format("sucess"), "wrong.yaml:1: step 'a': 'next' names 'sucess', which does not exist"),
+    "not YAML": ("dag: [", "wrong.yaml:2: is not valid YAML"),
+    "same id": ("name: good\n" + STUB.format("success"), "becomes the DAG 'good', like 'good.yaml'"),
+    "argument of Airflow": (
+        "dag: {start_at: a, steps: {a: {type: task, command: m.f, airflow: {pool: 5}, next: success}}}\n",
+        "wrong.yaml: cannot become a DAG: TypeError",
+    ),
+}
+
+
+@pytest.fixture
+def module(write):
+    """A DAG file that loads a folder with a valid file and, unless empty, a wrong one."""
+
+    def make(wrong: str):
+        write(STUB.format("success"), "files/good.yaml")
+        write(wrong, "files/wrong.yaml")
+        return write(
+            """
+            # airflow dag
+            from airflow_provider_launch.pipelines import load_pipelines
+
+            load_pipelines("files", globals())
+            """,
+            "module.py",
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(("wrong", "expected"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, wrong, expected):
+    """An error of the module would make all of its DAGs stale: their schedules and runs would stop."""
+    from airflow.dag_processing.processor import DagFileParseRequest, _parse_file
+
+    path = module(wrong)
+
+    found = _parse_file(
+        DagFileParseRequest(file=str(path), bundle_path=tmp_path, bundle_name="tests", callback_requests=[]),
+        structlog.get_logger(),
+    )
+
+    assert [dag.dag_id for dag in found.serialized_dags] == ["good"]
+    assert [*found.import_errors] == ["files/wrong.yaml"]
+    assert expected in found.import_errors["files/wrong.yaml"]
+
+
+def test_a_wrong_file_fails_tests_of_dags(module):
+    """Tests of a DAGs folder check `import_errors` of a DagBag."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_folder=str(module(WRONG["typo"][0])))
+
+    assert [*bag.dags] == ["good"]
+    assert "names 'sucess'" in str(bag.import_errors)
+
+
+def test_a_dag_needs_no_name_in_its_module(write):
+    from airflow.dag_processing.dagbag import DagBag
+
+    write(STUB.format("success"), "one.yaml")
+    path = write(
+        "# airflow dag\nfrom airflow_provider_launch.pipelines import dag_from_file\n\ndag_from_file('one.yaml')\n",
+        "m.py",
+    )
+
+    assert [*DagBag(dag_folder=str(path)).dags] == ["one"]
+
+
+NAMED = {
+    "stem.yaml": STUB.format("success"),
+    "a.yaml": "name: stem a\n" + STUB.format("success"),
+    "b.yaml": STUB.format("success") + "'name': \"the second\"  # named\n",
+    "c.yaml": "name: the\n  third\n" + STUB.format("success"),
+    "d.yaml": "{name: fourth, " + STUB.format("success").strip() + "}\n",
+    "e.yaml": "x-name: &n fifth\nname: *n\n" + STUB.format("success"),
+}
+
+
+@pytest.mark.parametrize("dag_id", ["stem", "stem_a", "the_second", "the_third", "fourth", "fifth"])
+def test_the_start_of_a_task_reads_the_file_of_its_dag(write, tmp_path, monkeypatch, dag_id):
+    """Airflow parses the module before each task: 50 files must cost what one costs, and a wrong one nothing."""
+    from airflow_provider_launch.pipelines import reader
+
+    for name, text in NAMED.items():
+        write(text, f"files/{name}")
+    for number in range(50):
+        write(STUB.format("success"), f"files/other_{number}.yaml")
+    write(WRONG["not YAML"][0], "files/wrong.yaml")
+    opened = []
+    load = reader.load_document
+    monkeypatch.setattr(reader, "load_document", lambda path, *more: opened.append(path.name) or load(path, *more))
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
+    namespace = {"__file__": str(tmp_path / "module.py")}
+
+    dags = load_pipelines("files", namespace)
+
+    assert dag_id in [dag.dag_id for dag in dags]
+    # Files whose lines do not show the name are read, too.
+    assert {*opened} - {"c.yaml", "d.yaml", "e.yaml"} <= {"stem.yaml", "a.yaml", "b.yaml"}
+    assert len(opened) <= 4
 
 
 MAP = """
@@ -86,3 +184,49 @@ def test_a_setting_of_a_step_wins_over_one_of_the_connection(run_pipeline, monke
 
     assert (ran.states["a"], ran.states["b"]) == ("failed", "success")
     assert "time limit" in ran.xcom("a", "attempt")["error"]
+
+
+def test_a_reducer_is_found_next_to_the_file(write, tmp_path):
+    from airflow_provider_launch.pipelines.parameters import reduced
+
+    write("def best(values):\n    return max(values)\n", "code/mine_of_reducer.py")
+    write(
+        """
+        executor: {type: local, config: {code_dir: code}}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: [1, 2]
+              iterate_as: x
+              reducer: mine_of_reducer.best
+              next: success
+              branch: {start_at: a, steps: {a: {type: stub, next: success}}}
+        """,
+        "pipeline.yaml",
+    )
+
+    fan_in = dag_from_file(tmp_path / "pipeline.yaml").get_task("m.fan_in")
+
+    assert reduced([{"y": 1}, {"y": 5}], fan_in.reducer, fan_in.folders) == {"y": 5}
+
+
+def test_a_patch_keeps_the_type_of_its_command(write):
+    path = write(
+        """
+        executor:
+          type: mocked
+          config: {what: ever, patches: {a: {command: echo hello}, b: {command: m.f, command_type: python}}}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: exit 1, next: b}
+            b: {type: task, command_type: shell, command: exit 1, next: success}
+        """
+    )
+
+    tasks = dag_from_file(path).task_dict
+
+    assert (tasks["a"].step.command_type, tasks["a"].command) == ("shell", "echo hello")
+    assert (tasks["b"].step.command_type, tasks["b"].command) == ("python", "m.f")

@@ -219,3 +219,23 @@ def test_a_link_that_is_swapped_all_the_time_never_leads_outside(task):
         thread.join()
 
     assert found <= {"own"}
+
+
+def test_a_file_larger_than_the_free_disk_is_refused(tmp_path, monkeypatch):
+    """A program can write a file of holes that is larger than any disk."""
+    from airflow.sdk import ObjectStoragePath
+
+    from airflow_provider_launch.pipelines import catalog
+
+    folder = private_folder(tmp_path, is_volume=False) / "task"
+    folder.mkdir(mode=0o700)
+    for name, size in (("huge", 1 << 40), ("small", 100)):
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+    monkeypatch.setattr(catalog, "_room_in", lambda _folder: 1000.0)
+    files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
+    with pytest.raises(catalog.CatalogError, match="free disk"):
+        files.put(["huge"], folder)
+
+    assert [item.size for item in files.put(["small"], folder)] == [100]
+    assert [path.name for path in (tmp_path / "catalog").rglob("*") if path.is_file()] == ["small"]

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,10 +91,10 @@ NOTEBOOK_CELLS = [
 ]
 
 
-def notebook(path: Path) -> None:
+def notebook(path: Path, sources: Sequence[str] = NOTEBOOK_CELLS) -> None:
     cells = [
         {"cell_type": "code", "metadata": {}, "source": source, "outputs": [], "execution_count": None, "id": f"c{n}"}
-        for n, source in enumerate(NOTEBOOK_CELLS)
+        for n, source in enumerate(sources)
     ]
     path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
 
@@ -120,3 +122,80 @@ def test_a_notebook_sees_declared_names_and_modules_of_its_author(folders: tuple
         "written",
     ]
     assert len(json.loads((data / "out.ipynb").read_text())["cells"]) == len(NOTEBOOK_CELLS) + 3
+
+
+def listed(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_notebooks_that_run_at_once_keep_their_values(tmp_path: Path) -> None:
+    """Elements of a map, other runs and other DAGs start in the same folder, that of the pipeline."""
+    pytest.importorskip("nbclient")
+    code = tmp_path / "code"
+    code.mkdir()
+    notebook(code / "ten.ipynb", ["y = x * 10"])
+
+    def ten(x: int) -> object:
+        own = tmp_path / str(x)
+        own.mkdir()
+        variables = {"HOME": own, "TMPDIR": own, "LAUNCH_RESULT_PATH": own / "result"}
+        ran = run(
+            code, "notebook", "ten.ipynb", "", "", "y",
+            LAUNCH_PARAMETERS=json.dumps({"x": x}), **{name: str(path) for name, path in variables.items()},
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        return json.loads((own / "result").read_text()), listed(own)
+
+    with ThreadPoolExecutor() as pool:
+        found = [*pool.map(ten, range(1, 4))]
+
+    # IPython writes the file, which is always the same, into a home folder that has none.
+    readme = ".ipython/profile_default/startup/README"
+    assert found == [({"y": x * 10}, {"result", readme}) for x in range(1, 4)]
+    # The folder may be read-only.
+    assert listed(code) == {"ten.ipynb"}
+
+
+def test_a_notebook_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "home").mkdir()
+    notebook(data / "wrong.ipynb", ["1 / 0"])
+
+    ran = run(data, "notebook", "wrong.ipynb", "", "", "y", HOME=str(tmp_path / "home"), TMPDIR=str(data))
+
+    assert "ZeroDivisionError" in ran.stderr
+    assert listed(data) == {"wrong.ipynb"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("'verified'", "ignored the returned str, because the step has no 'returns'"),
+        ("{'model': object()}", "ignored the returned values, which are not JSON"),
+        ("{'text': 'x' * 5000}", "ignored the returned values of 5012 bytes"),
+    ],
+)
+def test_a_value_that_is_not_declared_does_not_fail_a_function(
+    folders: tuple[Path, Path], value: str, message: str
+) -> None:
+    """Its work is done. runnable lets users leave `returns` out."""
+    code, _ = folders
+    (code / "mine.py").write_text(f"def step():\n    return {value}\n")
+
+    ran = run(code, "function", "mine.step")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert message in ran.stdout
+    assert not (code.parent / "result").exists()
+
+
+def test_a_declared_value_that_is_not_json_fails_a_function(folders: tuple[Path, Path]) -> None:
+    code, _ = folders
+    (code / "mine.py").write_text("def step():\n    return object()\n")
+
+    ran = run(code, "function", "mine.step", "model")
+
+    assert ran.returncode == 1
+    assert "must be JSON" in ran.stderr

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.operators import _run
+from airflow_provider_launch.operators._sources import Sources
 from airflow_provider_launch.pipelines import dag_from_file
-from airflow_provider_launch.specs import InvalidAppError
+from airflow_provider_launch.specs import AppDef, InvalidAppError
 from airflow_provider_launch.specs.overlays import get_overlay, guarded
 
 PARTS = """
@@ -54,10 +55,9 @@ def opened(write, tmp_path, monkeypatch):
         context: Any = {"ti": ti, "params": {}, "dag_run": run, "run_id": "r", "task": task, "dag": task.dag}
         found = []
 
-        def launched(_: object, context: Any) -> Any:
-            sources = task._sources(context)
+        def launched(_: object, app: AppDef, sources: Sources) -> Any:
             with guarded(lambda location: sources.check(location, location, "an overlay of the app")):
-                found.append(get_overlay(task.app.roles[0], "docker", "Container"))
+                found.append(get_overlay(app.roles[0], "docker", "Container"))
             return {"handle": "h", "result": None, "roles": {}, "state": "SUCCEEDED"}
 
         monkeypatch.setattr(_run.OperatorRun, "run", launched)

@@ -61,8 +61,24 @@ CASES = {
         {5: "becomes the task id 'a__ok'"},
     ),
     "object": (
-        "a: {type: task, command: m.f, returns: [{name: df, kind: object}], next: success}",
-        {4: "kind 'object' of 'df' is unknown; put a file into the catalog"},
+        "a: {type: task, command_type: shell, command: x, returns: [{name: df, kind: object}], next: success}",
+        {4: "'df' is an object, which only a function or a notebook can return"},
+    ),
+    "kind of a value": (
+        "a: {type: task, command: m.f, returns: [{name: df, kind: objekt}], next: success}",
+        {4: "kind 'objekt' of 'df' is unknown; did you mean 'object'?"},
+    ),
+    "name of an object": (
+        "a: {type: task, command: m.f, returns: [{name: ../df, kind: object}], next: success}",
+        {4: "'../df' is an object, whose name must be a Python name"},
+    ),
+    "object out of sight": (
+        "a: {type: task, command: m.f, executor: {type: kubernetes, config: {image: i}}, returns: [{name: df, kind: object}], next: success}",
+        {4: "set 'data_dir' to a folder that both see"},
+    ),
+    "folder of objects": (
+        "a: {type: task, command: m.f, catalog: {put: .launch-objects/b/df.pickle}, next: success}",
+        {4: "is the folder of objects"},
     ),
     "catalog leads outside": (
         "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",
@@ -160,6 +176,48 @@ CASES = {
     ),
     "no branches": ("a: {type: parallel, next: success, branches: {}}", {4: "has no branches"}),
     "included file": ("a: {type: dag, dag_definition: gone.yaml, next: success}", {4: "'gone.yaml' cannot be read"}),
+    "unknown argument of Airflow": (
+        "a: {type: task, command: m.f, airflow: {poool: x}, next: success}",
+        {4: "is refused by Airflow: "},
+    ),
+    "wrong argument of Airflow": (
+        "a: {type: task, command: m.f, airflow: {pool: 5}, next: success}",
+        {4: "is refused by Airflow: 'pool' for task 'a' expects"},
+    ),
+    "wrong time of Airflow": (
+        "a: {type: task, command: m.f, airflow: {execution_timeout: 1h}, next: success}",
+        {4: "is refused by Airflow: "},
+    ),
+    "argument of ours": (
+        "a: {type: task, command: m.f, airflow: {retries: 2}, next: success}",
+        {4: "'airflow' has 'retries', which is set by 'max_attempts'"},
+    ),
+    "ids of branches": (
+        """a: {type: conditional, parameter: p, next: success, branches: {
+        x: {start_at: b, steps: {b: {type: stub, next: success}}},
+        x__case: {start_at: b, steps: {b: {type: stub, next: success}}}}}
+parameters: {p: 1}""",
+        {4: "becomes the id 'x__case', like"},
+    ),
+    "two defaults": (
+        """a: {type: conditional, parameter: p, next: success, branches: {
+        default: {start_at: b, steps: {b: {type: stub, next: success}}}},
+        default: {start_at: b, steps: {b: {type: stub, next: success}}}}
+parameters: {p: 1}""",
+        {4: "is both a branch and the default"},
+    ),
+    "date": (
+        "a: {type: task, command: m.f, next: success}\nparameters:\n  day: 2026-01-01",
+        {6: "'day' is or contains a date, which Airflow cannot store as a parameter; quote it"},
+    ),
+    "binary": (
+        "a: {type: task, command: m.f, next: success}\nparameters: {b: [1, {c: !!binary aGVsbG8=}]}",
+        {5: "'b' is or contains bytes, which"},
+    ),
+    "shell that Jinja cannot read": (
+        "a: {type: task, command_type: shell, command: 'echo ${#A}', next: success}",
+        {4: "is not a valid template: Missing end of comment tag; add 'template: false' if it uses none"},
+    ),
     "included itself": ("a: {type: dag, dag_definition: pipeline.yaml, next: success}", {4: "includes itself"}),
 }
 
@@ -314,11 +372,93 @@ def test_reading_a_file_does_not_import_airflow(write):
     path = write("dag: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}\n")
     code = f"""
 import sys
-from airflow_provider_launch.pipelines import validate
-assert validate({str(path)!r}) == []
+from airflow_provider_launch.pipelines import load
+assert load({str(path)!r}).name
 assert not [name for name in sys.modules if name.partition('.')[0] in ('airflow', 'docker', 'kubernetes', 'boto3')]
 """
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stderr
+
+
+SUB = """
+parameters: {q: 7}
+dag: {start_at: one, steps: {one: {type: task, command_type: shell, command: 'echo $q', next: success}}}
+"""
+INCLUDING = "dag: {start_at: a, steps: {a: {type: dag, dag_definition: sub.yaml, next: success}}}\n"
+
+
+def test_parameters_of_an_included_file_count(write):
+    write(SUB, "sub.yaml")
+
+    assert load(write(INCLUDING)).parameters == {"q": 7}
+    assert load(write(INCLUDING + "parameters: {q: 8}\n")).parameters == {"q": 8}
+
+
+def test_sections_of_an_included_file_that_would_be_ignored_are_refused(write):
+    """Its steps would run on another executor than the one in the file."""
+    path = write("executor: local-container\ncatalog: x\nbogus: 1\n" + SUB.lstrip(), "sub.yaml")
+
+    found = validate(write(INCLUDING))
+
+    assert [(problem.place.file, problem.line, problem.text.partition(";")[0]) for problem in found] == [
+        (str(path), 1, "'executor' of an included file is not used"),
+        (str(path), 2, "'catalog' of an included file is not used"),
+        (str(path), 3, "'bogus' is not a field of a pipeline"),
+    ]
+
+
+OVER = """
+dag:
+  start_at: m
+  steps:
+    m: {type: map, iterate_on: chunks, iterate_as: x, next: success, branch: {
+      start_at: one, steps: {one: {type: task, command_type: shell, command: "true", next: success}}}}
+"""
+
+
+def test_every_source_of_parameters_reaches_the_checks(write, monkeypatch):
+    """The list of a map may come from any of them."""
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    path = write(OVER)
+    more = write("chunks: [1]\n", "more.yaml")
+    assert [problem.line for problem in validate(path)] == [4]
+
+    assert validate(path, params={"chunks": [1]}) == []
+    assert validate(path, parameters_file=more) == []
+    assert dict(dag_from_file(path, parameters_file=more).params) == {"chunks": [1]}
+    assert dict(dag_from_file(path, parameters_file=more, params={"chunks": [2]}).params) == {"chunks": [2]}
+    monkeypatch.setenv("RUNNABLE_PRM_chunks", "[3]")
+    assert validate(path) == []
+    assert dict(dag_from_file(path, parameters_file=more).params) == {"chunks": [3]}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("[1]", "must be a mapping"), ("a: [", "not valid YAML")])
+def test_a_wrong_file_of_parameters_is_named(write, text, expected):
+    more = write(text, "more.yaml")
+
+    (problem, *_) = validate(write(OVER), parameters_file=more, params={"chunks": []})
+
+    assert problem.place.file == str(more)
+    assert expected in problem.text
+
+
+def test_the_form_accepts_any_number_for_a_number(write):
+    """The first value of a learning rate may be 1."""
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    dag = dag_from_file(write("parameters: {lr: 1}\ndag: {start_at: a, steps: {a: {type: stub, next: success}}}\n"))
+
+    dag.params["lr"] = 0.5
+    with pytest.raises(Exception, match="not of type"):
+        dag.params["lr"] = "much"
+
+
+def test_a_command_may_be_no_template(write):
+    step = "{type: task, command_type: shell, command: 'echo ${#A} {{ x }}', template: false, next: success}"
+
+    model = load(write(f"dag: {{start_at: a, steps: {{a: {step}}}}}\n"))
+
+    assert model.graph.steps["a"].command == "echo ${#A} {{ x }}"

@@ -229,7 +229,7 @@ def test_files_go_by_the_catalog(run_pipeline, tmp_path):
     assert ran.state == "success", ran.states
     (run_folder,) = (tmp_path / "catalog" / ran.dag.dag_id).iterdir()
     found = sorted(path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*") if path.is_file())
-    assert found == ["another/world.txt", "hello.txt"]
+    assert found == ["create/another/world.txt", "create/hello.txt"]
     put = ran.xcom("create", "attempt")["catalog"]
     assert [(item["name"], item["stage"], item["size"]) for item in put] == [
         ("another/world.txt", "put", 6),

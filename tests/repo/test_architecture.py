@@ -1,4 +1,4 @@
-"""The walks through the code name files and functions that exist: a newcomer follows them."""
+"""The traces through the code name files and functions that exist: a newcomer follows them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def names_of(path: Path) -> set[str]:
     return found
 
 
-def test_each_walk_names_its_steps() -> None:
-    walks = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:4]
+def test_each_trace_names_its_steps() -> None:
+    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    traces = {part.splitlines()[0]: NAMED.findall(part) for part in parts}
 
-    assert [walk.splitlines()[0] for walk in walks] == ["A status", "A log line", "An option"]
-    assert all(len(NAMED.findall(walk)) >= 6 for walk in walks)
+    assert all(len(traces[title]) >= 6 for title in ("An app", "A status", "A log line", "An option"))
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMED.findall(PAGE.read_text(encoding="utf-8")))))
-def test_what_a_walk_names_exists(file: str, name: str) -> None:
+def test_each_named_part_exists(file: str, name: str) -> None:
     assert (PACKAGE / file).is_file()
     assert not name or name in names_of(PACKAGE / file)

@@ -1,4 +1,4 @@
-"""The page of guarantees names tests that exist."""
+"""The pages of guarantees and security name tests that exist, in their footnotes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ import re
 
 import pytest
 
+PAGES = ["guarantees.md", "security.md"]
+FOOTNOTE = re.compile(r"^\[\^([\w-]+)\]: (.+)$", re.MULTILINE)
+LAST_PART = "\n## Prerequisites"
+"""Heading after the statements; a page without it has only statements in its lists."""
 
-@pytest.mark.parametrize("page_name", ["guarantees.md", "security.md"])
-def test_each_named_test_exists(checkout, page_name: str) -> None:
-    page = (checkout / "docs" / page_name).read_text(encoding="utf-8")
+
+@pytest.fixture
+def page(checkout, page_name: str) -> str:
+    return (checkout / "docs" / page_name).read_text(encoding="utf-8")
+
+
+def statements(page: str) -> list[str]:
+    """Return the list items that promise something, and the rows of tables with a footnote."""
+    items = re.findall(r"^\* (.+)$", page.partition(LAST_PART)[0], re.MULTILINE)
+    return items + re.findall(r"^\| (.+\[\^[\w-]+\]) \|$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_each_named_test_exists(checkout, page: str) -> None:
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
 
     assert len(named) >= 12
@@ -18,18 +33,13 @@ def test_each_named_test_exists(checkout, page_name: str) -> None:
         assert f"def {name or 'test_'}" in source, (path, name)
 
 
-def test_each_guarantee_has_a_test(checkout) -> None:
-    page = (checkout / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([A-Z].+) \| (.+) \|$", page.partition("\n## ")[0], re.MULTILINE)[1:]
+@pytest.mark.parametrize("page_name", PAGES)
+def test_each_statement_has_a_footnote_with_its_tests(page: str) -> None:
+    found = statements(page)
+    named = [name for statement in found for name in re.findall(r"\[\^([\w-]+)\]$", statement)]
+    notes = FOOTNOTE.findall(page)
 
-    assert len(rows) >= 12
-    assert all(".py" in shown for _, shown in rows)
-
-
-def test_each_statement_on_security_has_a_test(checkout) -> None:
-    page = (checkout / "docs" / "security.md").read_text(encoding="utf-8")
-    tables = re.findall(r"(?m)^\| Statement \| Shown by \|\n\|---\|---\|\n((?:\|.*\n)+)", page)
-    rows = [row for table in tables for row in table.splitlines()]
-
-    assert len(rows) >= 12
-    assert all(".py" in row.rsplit(" | ", 1)[1] for row in rows)
+    assert len(found) >= 12
+    assert len(named) == len(found), [statement for statement in found if "[^" not in statement]
+    assert sorted(named) == sorted(name for name, _ in notes)
+    assert all(".py" in tests for _, tests in notes)

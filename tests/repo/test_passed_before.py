@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.support import passed_before
 from tests.support.passed_before import CHECKOUT, KEPT_S, PassedBefore, reachable
 
 PLUGINS = ("-p", "xdist", "-p", "pytest_rerunfailures", "-p", "no:cacheprovider")
@@ -130,5 +131,27 @@ def test_a_test_depends_on_what_it_can_reach(test, engine, inside, outside):
 
     assert {f"airflow_provider_launch/{name}" for name in inside} <= files
     assert files.isdisjoint(f"airflow_provider_launch/{name}" for name in outside)
-    assert {test, "tests/conftest.py", "tests/support/passed_before.py", "constraints.txt", ".ci/run"} <= files
-    assert files.isdisjoint({"README.md", "bench/run.py"})
+    assert {test, "tests/conftest.py", "tests/support/passed_before.py", "constraints.txt"} <= files
+    assert files.isdisjoint({"README.md", "bench/run.py", "tests/live/airflow.py"})
+
+
+def test_only_what_a_program_can_notice_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(passed_before, "CHECKOUT", tmp_path)
+
+    def content(name: str, text: str) -> bytes:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return passed_before._content(file)
+
+    code = '"""A."""\n\ndef f():\n    """B."""\n    return 1  # C\n'
+    for name, same, other in [
+        ("airflow_provider_launch/a.py", [("A", "D"), ("B", "D"), ("C", "D")], [("1", "2")]),
+        ("airflow_provider_launch/components/a.py", [("A", "D"), ("C", "D")], [("B", "D")]),
+        ("tests/a.py", [("C", "D")], [("A", "D"), ("B", "D")]),
+        ("example_dags/a.py", [], [("C", "D")]),
+    ]:
+        before = content(name, code)
+        for changes, equal in ((same, True), (other, False)):
+            for old, new in changes:
+                assert (content(name, code.replace(old, new)) == before) is equal, (name, old)

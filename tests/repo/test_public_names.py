@@ -36,6 +36,8 @@ PROMISED = {
         "Task",
         "dag_from_file",
         "load_pipelines",
+        "metric",
+        "pickled",
         "validate",
     ],
     "pipelines.plugin": ["BaseExecutor", "Node"],
@@ -52,6 +54,7 @@ PROMISED = {
         "Stream",
     ],
     "schedulers.local": ["create_scheduler"],
+    "schedulers.masking": ["masked_args", "masked_env"],
     "specs": [
         "AppDef",
         "AppState",

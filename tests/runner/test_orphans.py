@@ -156,7 +156,6 @@ class World:
     owners: dict[str, tuple[TaskKey, str, str]] = field(default_factory=dict)  # app -> task, deployment, policy
     wrong: list[str] = field(default_factory=list)
     count: int = 0
-    kept_from: dict[TaskKey, float] = field(default_factory=dict)
 
     def launch(self, key: TaskKey) -> None:
         task = self.tasks[key]
@@ -202,7 +201,8 @@ class World:
                 # The try after a clear replaces the app.
                 task.state, task.app = self.dice.choice([None, "scheduled", "queued", "restarting"]), None
             case "reset" if task.state in ("queued", "running"):
-                task.state = None
+                # A scheduler died, or an older state of the database was restored: the next try adopts the app.
+                task.state = self.dice.choice([None, "scheduled", "queued"])
             case "lose" if task.state == "running":
                 task.state = "failed"
             case "upstream" if task.state is None and task.app is None:
@@ -213,7 +213,7 @@ class World:
                 for each in [each for each in self.tasks if each.run_id == key.run_id]:
                     self.deleted_apps |= self.tasks.pop(each).apps
                 if not self.tasks:
-                    self.tasks[TaskKey("d", f"run-{self.now}", "a")] = Task()
+                    self.tasks[TaskKey("d", f"{key.run_id}+", "a")] = Task()
 
     def is_wanted(self, app: str) -> bool:
         key, _, policy = self.owners[app]
@@ -312,7 +312,50 @@ def test_no_wanted_app_is_ended_in_any_history_and_no_orphan_is_left() -> None:
     assert number > HISTORIES / 2
 
 
-@pytest.mark.parametrize("state", ["up_for_retry", "up_for_reschedule", "deferred", "running", None])
+def copied_history(seed: int, *, steps: int = 60) -> tuple[list[str], int]:
+    """Return the apps of the original that a copy of its database cancels, and how many apps the copy cancels.
+
+    Both have one deployment id and one engine. The original launches in runs that are newer than the copy.
+    """
+    dice = random.Random(seed)
+    original, copy = World(dice), World(dice, count=1000)
+    for world, run in ((original, "newer"), (copy, "copied")):
+        for task in TASKS:
+            world.tasks[TaskKey("d", run, task)] = Task()
+    runs, number = SeenRuns(), 0
+    runs.add("d", "copied")
+    finder = OrphanFinder("here", runs)
+    for _ in range(steps):
+        original.act()
+        copy.act()
+        copy.now += dice.choice([0, 1, 5, 20, 300])
+        apps = finder.wanted([*original.rows(), *copy.rows()])
+        for orphan in finder.check(apps, copy.answer({*apps.values()}, runs), copy.now).orphans:
+            number += 1
+            (original if orphan.app_id in original.owners else copy).cancel(orphan.app_id)
+    return original.wrong, number
+
+
+def test_a_copy_of_the_database_ends_no_app_of_the_original() -> None:
+    number = 0
+    for seed in range(HISTORIES):
+        wrong, ended_ = copied_history(seed)
+        assert not wrong, f"history {seed}"
+        number += ended_
+
+    assert number > HISTORIES / 2
+
+
+def test_the_histories_notice_that_unseen_runs_count_as_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SeenRuns, "has", lambda *_: True)
+
+    assert any(copied_history(seed)[0] for seed in range(300))
+
+
+# Not `restarting`: only a clear sets it, and the try after a clear replaces the app.
+@pytest.mark.parametrize(
+    "state", ["up_for_retry", "up_for_reschedule", "deferred", "running", "queued", "scheduled", None]
+)
 def test_the_histories_notice_a_weaker_rule(state: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "OVER", OVER | {state})
 

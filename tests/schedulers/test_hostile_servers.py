@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import inspect
 import json
 import resource
@@ -25,6 +24,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs import AppUnavailableError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.util.http_answer import HttpTarget, open_answer
+from tests.support.bombs import bomb
 
 Act = Callable[..., None]
 """Accepts the connection, and reads the request if its second argument is `request`."""
@@ -32,7 +32,7 @@ PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.43\r\nContent-Length: 2\r\n\r\nOK"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 STEP_S = 2.0
 MB = 2**20
-BOMB = gzip.compress(bytes(400 * MB), 6)
+BOMB = bomb(400, gzip=True)
 
 
 class Server:
@@ -126,10 +126,16 @@ CLIENTS = pytest.mark.parametrize(
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
     monkeypatch.setattr(kubernetes_client, "_BUSY_RETRY_S", 0.5)
-    monkeypatch.setattr(kubernetes_client, "_ANSWER_S", STEP_S)
-    monkeypatch.setattr(docker_wire, "ANSWER_S", STEP_S)
-    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.engine.ANSWER_S", STEP_S)
-    monkeypatch.setattr(docker_wire.document_in, "__defaults__", (STEP_S,))
+    set_limits(monkeypatch, STEP_S)
+
+
+def set_limits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let clients wait this long for a part of an answer, and for all of it."""
+    monkeypatch.setitem(globals(), "STEP_S", seconds)
+    monkeypatch.setattr(kubernetes_client, "_ANSWER_S", seconds)
+    monkeypatch.setattr(docker_wire, "ANSWER_S", seconds)
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.engine.ANSWER_S", seconds)
+    monkeypatch.setattr(docker_wire.document_in, "__defaults__", (seconds,))
 
 
 def endless(first: bytes, data: bytes, pause_s: float = 0.0) -> Act:
@@ -157,7 +163,9 @@ DRIPPING = {
 
 @CLIENTS
 @pytest.mark.parametrize("act", DRIPPING.values(), ids=DRIPPING)
-def test_an_answer_that_drips_has_one_limit(serve, ask, act):
+def test_an_answer_that_drips_has_one_limit(serve, ask, act, monkeypatch):
+    # More than two pauses of the server: a limit for each part alone would never end the wait.
+    set_limits(monkeypatch, 0.5)
     began = time.monotonic()
     with pytest.raises(LaunchError):
         ask(serve(act))

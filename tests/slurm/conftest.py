@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,32 +12,27 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler, create_scheduler
-from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs import Resource
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.specs.states import is_terminal
 from tests.engines.slurm import engine
 from tests.engines.slurm.cluster import NODES, Cluster
+from tests.engines.slurm.fixtures import own_port
+from tests.support.apps import Apps, until
+from tests.support.processes import processes_of
 
 
-class Place:
+class Place(Apps[SlurmScheduler]):
     """A cluster and a scheduler on it."""
+
+    resource = Resource(cpu=1, gpu=0, memMB=64)
+    timeout_s = 150.0
+    pause_s = 0.2
 
     def __init__(self, cluster: Cluster, root: Path, **params: Any) -> None:
         self.cluster = cluster
         self.root = root
         self.params = {"root": str(root), "slurm_conf": str(cluster.conf), "settle_s": 2.0, **params}
-        self.scheduler: SlurmScheduler = create_scheduler("tests", **self.params)
-
-    def role(self, script: str, name: str = "main", **fields: Any) -> Role:
-        """Return a role that runs a shell script; `$$` gives a `$`."""
-        resource = fields.pop("resource", Resource(cpu=1, gpu=0, memMB=64))
-        return Role(name, "", entrypoint="sh", args=["-c", script], resource=resource, **fields)
-
-    def dryrun(self, *roles: Role, **cfg: Any) -> Any:
-        return self.scheduler.submit_dryrun(AppDef("test", [*roles]), cfg)
-
-    def start(self, *roles: Role, **cfg: Any) -> str:
-        return self.scheduler.schedule(self.dryrun(*roles, **cfg))
+        super().__init__(lambda **more: create_scheduler("tests", **{**self.params, **more}))
 
     def patiently(self, call: Callable[[], Any], timeout_s: float = 60) -> Any:
         """Return the answer, once there is one."""
@@ -49,31 +43,20 @@ class Place:
             assert time.monotonic() < deadline, "Slurm does not answer"
             time.sleep(0.3)
 
-    def end(self, app_id: str, timeout_s: float = 150) -> DescribeAppResponse:
-        """Wait until the app has ended, and return its status."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.patiently(lambda: self.scheduler.describe(app_id))
-            assert found is not None
-            if is_terminal(found.state):
-                return found
-            assert time.monotonic() < deadline, found
-            time.sleep(0.2)
+    def end(
+        self, app_id: str, scheduler: SlurmScheduler | None = None, timeout_s: float | None = None
+    ) -> DescribeAppResponse:
+        """Return the description of the ended app, also if Slurm does not answer for a while."""
+        limit_s = timeout_s or self.timeout_s
+        return self.patiently(lambda: super(Place, self).end(app_id, scheduler, limit_s), limit_s)
 
     def alive(self, app_id: str) -> int:
         """Return the number of live processes of the app, including those on nodes that Slurm considers lost."""
-        mark, found = f"LAUNCH_APP_ID={app_id}\0".encode(), 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                found += mark in (entry / "environ").read_bytes() + b"\0"
-        return found
+        return len(processes_of(app_id))
 
-    def until(self, app_id: str, text: str, role: str = "main", k: int = 0, timeout_s: float = 60) -> None:
+    def written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
         """Wait until a replica has written a line with this text."""
-        deadline = time.monotonic() + timeout_s
-        while not any(text in line for line in self.scheduler.log_iter(app_id, role, k)):
-            assert time.monotonic() < deadline, f"{text!r} is not written"
-            time.sleep(0.2)
+        until(lambda: any(text in line for line in self.lines(app_id, role, k)), pause_s=0.2)
 
 
 @pytest.fixture
@@ -88,12 +71,10 @@ def place(slurm_cluster: Cluster, slurm_root: Path) -> Iterator[Place]:
 @pytest.fixture
 def make_own_cluster() -> Iterator[Callable[..., Place]]:
     """Return a function that starts a cluster for this test only."""
-    # Workers of `pytest -n` run such tests side by side.
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
     with contextlib.ExitStack() as stack:
 
         def make(**options: Any) -> Place:
-            cluster = stack.enter_context(engine.own_cluster(27817 + 20 * number, **options))
+            cluster = stack.enter_context(engine.own_cluster(own_port(27817), **options))
             return Place(cluster, cluster.dir / "root")
 
         yield make

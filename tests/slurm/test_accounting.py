@@ -35,9 +35,9 @@ def forget(place: Place, *app_ids: str) -> None:
 def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -> None:
     """No process polled at its end, and its script could not record it: only accounting has it."""
     place = make_own_cluster(min_job_age_s=2, accounting=True)
-    waits = place.start(place.role("true"), overlay={"begin": "now+1hour"})
-    killed = place.start(place.role("echo up; sleep 300"))
-    place.until(killed, "up")
+    waits = place.start(place.sh("true"), overlay={"begin": "now+1hour"})
+    killed = place.start(place.sh("echo up; sleep 300"))
+    place.written(killed, "up")
     place.cluster.run("scancel", f"--name={waits}")
     place.cluster.run("scancel", "--full", "--signal=KILL", f"--name={killed}")
     forget(place, waits, killed)
@@ -49,10 +49,10 @@ def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -
 def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster, caplog) -> None:
     """While the database is restarted, apps continue and end with less detail."""
     place = make_own_cluster(min_job_age_s=2, accounting=True)
-    runs = place.start(place.role("echo up; sleep 300"))
-    lost = [place.start(place.role("echo up; sleep 300")) for _ in range(2)]
+    runs = place.start(place.sh("echo up; sleep 300"))
+    lost = [place.start(place.sh("echo up; sleep 300")) for _ in range(2)]
     for app_id in (runs, *lost):
-        place.until(app_id, "up")
+        place.written(app_id, "up")
     for app_id in lost:
         kill_and_forget(place, app_id)
     with place.cluster.accounting.stopped():
@@ -67,16 +67,16 @@ def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster
     # It hangs, so it times out, and is not called again for a while.
     assert 8 < first_s < 16
     assert second_s < 5
-    assert [record.levelname for record in caplog.records if "accounts" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "accounting" in record.message] == ["WARNING"]
     place.scheduler.cancel(runs)
     assert place.end(runs).state is AppState.CANCELLED
 
 
 def test_a_cluster_without_accounts_warns_of_nothing(make_own_cluster, caplog) -> None:
     place = make_own_cluster(min_job_age_s=2)
-    app_id = place.start(place.role("echo up; sleep 300"))
-    place.until(app_id, "up")
+    app_id = place.start(place.sh("echo up; sleep 300"))
+    place.written(app_id, "up")
     kill_and_forget(place, app_id)
 
     assert place.scheduler.describe(app_id).msg == "disrupted: Slurm has lost its job"
-    assert not [record for record in caplog.records if "accounts" in record.message]
+    assert not [record for record in caplog.records if "accounting" in record.message]

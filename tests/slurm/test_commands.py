@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.slurm import commands
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.request import build_request
+from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
+from airflow_provider_launch.schedulers.slurm.script import app_files
 from airflow_provider_launch.schedulers.slurm.status import ENDS, LIVE
 from airflow_provider_launch.schedulers.slurm.store import Store
-from airflow_provider_launch.schedulers.slurm.transport import LocalTransport
-from airflow_provider_launch.specs import AppDef, Role, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.schedulers.slurm.transport import Answer, LocalTransport
+from airflow_provider_launch.specs import AppDef, AppState, Role, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError
 
 
 class Site:
@@ -22,7 +30,34 @@ class Site:
         self.bin, self.root = base / "bin", base / "root"
         self.bin.mkdir()
         self.calls = base / "calls"
-        self.store = Store(SlurmConnection(root=str(self.root), slurm_bin=str(self.bin)), LocalTransport())
+        connection = SlurmConnection(root=str(self.root), slurm_bin=str(self.bin))
+        self.store = Store(connection, LocalTransport())
+        self.scheduler = SlurmScheduler("test", connection)
+
+    def launched(self, app_id: str, *, claim: str) -> None:
+        """Create the directory of an app whose job has this claim."""
+        request = build_request(AppDef("app", [Role("main", "/", entrypoint="true")]), SlurmOpts(), app_id, {})
+        directory = self.root / "apps" / app_id
+        for each in (self.root, self.root / "apps", self.root / "building", directory):
+            each.mkdir(mode=0o700, exist_ok=True)
+        for name, text in app_files(request, instance="instance").items():
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o600)
+        (directory / "alive").touch()
+        (directory / "claim").symlink_to(claim)
+
+    def before(self, script: str, act: Callable[[], object]) -> None:
+        """Let a program act once, just before this script runs."""
+        transport = self.scheduler._store._transport
+        run = type(transport).run
+
+        def acted(text: str, *args: Any, **kwargs: Any) -> Answer:
+            if text.endswith(script):
+                del transport.run
+                act()
+            return run(transport, text, *args, **kwargs)
+
+        transport.run = acted
 
     def command(self, name: str, body: str = "") -> None:
         file = self.bin / name
@@ -87,3 +122,74 @@ def test_a_banner_of_a_wrapper_hides_no_number(site, answer, error, text) -> Non
     with pytest.raises(error, match=text):
         site.store.submit(build_request(app, SlurmOpts(), "app-1", {}))
     assert len(site.called("sbatch")) == 1
+
+
+FORGED_ENDS = [
+    "garbage",
+    "FAILED,exit,1\vby|FAILED,limit,1",
+    "FAILED,exit,1\nby|FAILED,limit,1",
+    "FAILED,exit,1\x85by|FAILED,limit,1",
+    "FAILED,exit,1\u2028by|FAILED,limit,1",
+    "FAILED,exit,nan",
+    "FAILED,exit," + "9" * 400,
+    "UNKNOWN,exit,1",
+]
+
+
+@pytest.mark.parametrize("target", FORGED_ENDS)
+def test_an_end_that_a_program_forges_is_an_error_of_its_app_alone(site, target) -> None:
+    """A program wins the race for the end of its own app; its text must not decide the state of another one."""
+    for app_id in ("bad", "by"):
+        site.launched(app_id, claim="nonce")
+    site.command("squeue")
+    (site.root / "apps" / "bad" / "claim").unlink()
+    (site.root / "apps" / "bad" / "claim").symlink_to("lost")
+    site.before(commands.MARK_END, lambda: (site.root / "apps" / "bad" / "end").symlink_to(target))
+
+    answers = poll_many(site.scheduler, ["bad", "by"])
+
+    assert isinstance(answers["bad"], AppUnavailableError), answers["bad"]
+    assert answers["by"].state is AppState.RUNNING
+    (site.root / "apps" / "bad" / "end").unlink()
+    site.before(commands.MARK_END, lambda: (site.root / "apps" / "bad" / "end").symlink_to(target))
+    rows = {row.app_id: row.state for row in site.scheduler.list()}
+    assert rows == {"bad": AppState.UNKNOWN, "by": AppState.RUNNING}
+
+
+def test_the_removal_of_many_files_delays_no_poll(site, tmp_path) -> None:
+    """A deleted app is removed by a poll of all apps, and its program may have left millions of files."""
+    site.launched("app", claim="nonce")
+    go_on = tmp_path / "go-on"
+    site.command("rm", f'while [ ! -e {go_on} ]; do sleep 0.1; done\nexec /bin/rm "$@"')
+    removed = threading.Thread(target=site.store.remove, args=(["app"],), daemon=True)
+    removed.start()
+    removed.join(60)
+    try:
+        assert not removed.is_alive(), "it waits for the end of the removal"
+        assert not (site.root / "apps" / "app").exists()
+    finally:
+        go_on.touch()
+    deadline = time.monotonic() + 60
+    while [*(site.root / "building").iterdir()]:
+        assert time.monotonic() < deadline, "it stays"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "name", ["start,0,0,0,files", "start,0,0,0,profiles", "start,0,0,0,\nfiles\n", "exit,0,0,0,\nfiles"]
+)
+def test_a_record_with_the_name_of_a_mark_hides_no_file(site, name) -> None:
+    """The names of records and the files are one answer; as an outage it would stop all logs of the connection."""
+    site.launched("app", claim="nonce")
+    status = site.root / "apps" / "app" / "status"
+    status.mkdir(mode=0o700)
+    (status / name).touch()
+    (status / "start,0,0,0,0,host,1.5").touch()
+    log = site.root / "apps" / "app" / "log"
+    log.write_text("line\n")
+
+    over, attempts, files = site.store.logs("app", 0, 0, [("log", 0, 100)])
+
+    assert not over
+    assert [one.host for one in attempts] == ["host"]
+    assert files["log"].data == b"line\n"

@@ -72,7 +72,7 @@ def test_a_replica_runs_in_its_image(place: Place, site) -> None:
 
 
 def test_gpus_reach_a_container(place: Place, site) -> None:
-    role = place.role("echo $CUDA_VISIBLE_DEVICES", resource=Resource(cpu=1, gpu=2, memMB=64))
+    role = place.sh("echo $CUDA_VISIBLE_DEVICES", resource=Resource(cpu=1, gpu=2, memMB=64))
     role.image = str(site / "image")
     app_id = place.start(role, **options(site))
 
@@ -83,7 +83,7 @@ def test_gpus_reach_a_container(place: Place, site) -> None:
 
 def test_code_retries_and_result_are_those_of_the_program(place: Place, site) -> None:
     script = "echo $LAUNCH_ATTEMPT; [ $LAUNCH_ATTEMPT = 1 ] || exit 7; echo '{}' >$LAUNCH_RESULT_PATH"
-    role = place.role(script, max_retries=1)
+    role = place.sh(script, max_retries=1)
     role.image = str(site / "image")
     app_id = place.start(role, **options(site, working_dir="/usr"))
 
@@ -94,10 +94,10 @@ def test_code_retries_and_result_are_those_of_the_program(place: Place, site) ->
 
 
 def test_a_container_is_stopped_with_its_grace(place: Place, site) -> None:
-    role = place.role("trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    role = place.sh("trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.1; done")
     role.image = str(site / "image")
     app_id = place.start(role, **options(site))
-    place.until(app_id, "up")
+    place.written(app_id, "up")
     place.scheduler.cancel(app_id)
 
     assert place.end(app_id).state is AppState.CANCELLED
@@ -106,7 +106,7 @@ def test_a_container_is_stopped_with_its_grace(place: Place, site) -> None:
 
 def test_an_image_or_a_runtime_that_is_not_there_shows_in_the_log(place: Place, site) -> None:
     """The image or apptainer is missing: the user sees the reason."""
-    role = place.role("true")
+    role = place.sh("true")
     role.image = str(site / "none")
     without = {"container": "apptainer"}
     for cfg, code, text in ((options(site), 255, "could not open image"), (without, 127, "apptainer")):

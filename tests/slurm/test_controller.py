@@ -29,8 +29,8 @@ def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, mome
     place = make_own_cluster()
     for number in range(often(1, 10)):
         runs = place.cluster.dir / f"runs-{number}"
-        role = place.role(f"echo run >>{runs}-$LAUNCH_REPLICA_ID; sleep 3", num_replicas=2)
-        info = place.dryrun(role)
+        role = place.sh(f"echo run >>{runs}-$LAUNCH_REPLICA_ID; sleep 3", num_replicas=2)
+        info = place.info(role)
         app_id = place.scheduler.schedule(info)
         time.sleep(moment_s)
         place.cluster.kill_controller()
@@ -57,13 +57,13 @@ def test_a_node_that_drains_itself_takes_jobs_again(make_own_cluster) -> None:
     for node in NODES:
         place.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=Duplicate jobid")
 
-    assert place.end(place.start(place.role("true"))).state is AppState.SUCCEEDED
+    assert place.end(place.start(place.sh("true"))).state is AppState.SUCCEEDED
 
 
 def test_a_controller_that_is_away_is_no_answer(make_own_cluster) -> None:
     place = make_own_cluster()
-    app_id = place.start(place.role("echo up; sleep 6; echo down"))
-    place.until(app_id, "up")
+    app_id = place.start(place.sh("echo up; sleep 6; echo down"))
+    place.written(app_id, "up")
     place.cluster.kill_controller()
 
     with pytest.raises(SchedulerUnavailableError):
@@ -80,7 +80,7 @@ def test_a_controller_that_is_away_is_no_answer(make_own_cluster) -> None:
 
 def test_jobs_that_slurm_has_forgotten_are_still_reported(make_own_cluster) -> None:
     place = make_own_cluster(min_job_age_s=2)
-    app_id = place.start(place.role("echo kept; exit 3"))
+    app_id = place.start(place.sh("echo kept; exit 3"))
     place.end(app_id)
     deadline = time.monotonic() + 60
     while place.cluster.run("squeue", "-h", "-t", "all"):
@@ -95,8 +95,8 @@ def test_jobs_that_slurm_has_forgotten_are_still_reported(make_own_cluster) -> N
 
 def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
     place = make_own_cluster()
-    app_id = place.start(place.role("echo up; sleep 300", num_replicas=2), overlay={"nodes": 2, "ntasks-per-node": 1})
-    place.until(app_id, "up", k=1)
+    app_id = place.start(place.sh("echo up; sleep 300", num_replicas=2), overlay={"nodes": 2, "ntasks-per-node": 1})
+    place.written(app_id, "up", k=1)
     node = place.scheduler.describe(app_id).roles_statuses[0].replicas[1].hostname
     place.cluster.kill_node(node)  # not the one of the script
     found = place.end(app_id)
@@ -109,10 +109,10 @@ def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
 def test_no_program_lives_when_its_app_has_ended_since_a_node_is_lost(make_own_cluster, k) -> None:
     """Only its slurmd is lost: the program would keep writing the checkpoint of the next app."""
     place = make_own_cluster()
-    role = place.role("echo up; while :; do sleep 0.1; done", num_replicas=2)
+    role = place.sh("echo up; while :; do sleep 0.1; done", num_replicas=2)
     app_id = place.start(role, overlay={"nodes": 2, "ntasks-per-node": 1})
     for each in (0, 1):
-        place.until(app_id, "up", k=each)
+        place.written(app_id, "up", k=each)
     place.cluster.kill_daemon(place.scheduler.describe(app_id).roles_statuses[0].replicas[k].hostname)
     found = place.end(app_id)
     alive = place.alive(app_id)
@@ -129,9 +129,9 @@ def test_an_app_that_restarts_elsewhere_waits_for_the_end_of_its_programs(make_o
         f"echo up $LAUNCH_ATTEMPT; for _ in $(seq $((LAUNCH_ATTEMPT ? 10 : 3000))); do "
         f"echo $LAUNCH_ATTEMPT >>{beats}; sleep 0.1; done"
     )
-    app_id = place.start(place.role(script.replace("$", "$$"), num_replicas=2), on_disruption="retry")
+    app_id = place.start(place.sh(script.replace("$", "$$"), num_replicas=2), on_disruption="retry")
     for k in (0, 1):
-        place.until(app_id, "up 0", k=k)
+        place.written(app_id, "up 0", k=k)
     place.cluster.kill_daemon(place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname)
     found = place.end(app_id)
     written = beats.read_text().split()
@@ -143,9 +143,9 @@ def test_an_app_that_restarts_elsewhere_waits_for_the_end_of_its_programs(make_o
 
 def test_a_lost_node_restarts_the_app_if_requested(make_own_cluster) -> None:
     place = make_own_cluster()
-    role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || exec sleep 300")
+    role = place.sh("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || exec sleep 300")
     app_id = place.start(role, on_disruption="retry")
-    place.until(app_id, "run 0")
+    place.written(app_id, "run 0")
     node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
     place.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     resume_nodes(place.cluster)

@@ -42,13 +42,13 @@ def fill(disk: Path) -> list[Path]:
 
 def test_a_full_directory_delays_the_record_of_an_end_and_loses_nothing(disk, slurm_cluster) -> None:
     place = Place(slurm_cluster, disk)
-    app_id = place.start(place.role("echo up; sleep 1; echo down; exit 3", num_replicas=2))
-    place.until(app_id, "up", k=1)
+    app_id = place.start(place.sh("echo up; sleep 1; echo down; exit 3", num_replicas=2))
+    place.written(app_id, "up", k=1)
     filling = fill(disk)
     time.sleep(3)
     meanwhile = place.scheduler.describe(app_id)
     with pytest.raises(SchedulerUnavailableError, match="No space left"):
-        place.start(place.role("true"))
+        place.start(place.sh("true"))
     for file in filling:
         file.unlink()
     found = place.end(app_id)
@@ -57,13 +57,13 @@ def test_a_full_directory_delays_the_record_of_an_end_and_loses_nothing(disk, sl
     assert found.state is AppState.FAILED
     assert {one.exit_code for one in found.roles_statuses[0].replicas} == {3}
     assert [*place.scheduler.log_iter(app_id, "main")] == ["up\n", "down\n"]
-    assert place.end(place.start(place.role("true"))).state is AppState.SUCCEEDED
+    assert place.end(place.start(place.sh("true"))).state is AppState.SUCCEEDED
 
 
 def test_a_slow_directory_makes_answers_late_and_not_wrong(slurm_cluster, slurm_root, slurm_commands) -> None:
     place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
     with slurm_commands.slow_files(1.5):
-        app_id = place.start(place.role("seq 1 2000; exit 4"))
+        app_id = place.start(place.sh("seq 1 2000; exit 4"))
         assert place.end(app_id).roles_statuses[0].replicas[0].exit_code == 4
         lines = [*place.scheduler.log_iter(app_id, "main")]
         hasty = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir), timeout_s=1.0)
@@ -82,8 +82,8 @@ def test_commands_that_hang_are_no_answer_and_later_ones_are(
     way |= {"ssh_key_file": str(sshd.key), "ssh_host_key": sshd.host_key}
     where = {"slurm_bin": str(slurm_commands.dir), "timeout_s": 2.0, **(way if over_ssh else {})}
     place = Place(slurm_cluster, slurm_root, **where)
-    app_id = place.start(place.role("echo up; sleep 300"))
-    place.until(app_id, "up")
+    app_id = place.start(place.sh("echo up; sleep 300"))
+    place.written(app_id, "up")
     began = time.monotonic()
     with slurm_commands.hanging():
         for call in (place.scheduler.describe, place.scheduler.cancel):

@@ -99,7 +99,7 @@ def shells_below(directory: Path) -> list[str]:
 def test_a_damaged_record_is_an_error_of_its_app_alone(make_place, slurm_root) -> None:
     """The states of other apps, the list, the sweep and the connection test do not depend on it."""
     place = make_place()
-    ids = [place.start(place.role("exit 3")) for _ in range(3)]
+    ids = [place.start(place.sh("exit 3")) for _ in range(3)]
     for app_id in ids:
         place.end(app_id)
     damaged, *sound = ids
@@ -128,7 +128,7 @@ def test_a_damaged_record_is_an_error_of_its_app_alone(make_place, slurm_root) -
 def test_replaced_files_of_an_attempt_do_not_stop_the_reader(make_place, slurm_root) -> None:
     """Links are not followed: they may lead to files that the program in its container cannot read."""
     place = make_place()
-    app_id, other = place.start(place.role("echo up; exit 3")), place.start(place.role("echo fine"))
+    app_id, other = place.start(place.sh("echo up; exit 3")), place.start(place.sh("echo fine"))
     place.end(app_id), place.end(other)
     at = slurm_root / "apps" / app_id / "run/0/0-main/0/0"
     for act in ACTS:
@@ -150,7 +150,7 @@ def test_replaced_files_of_an_attempt_do_not_stop_the_reader(make_place, slurm_r
 @WAYS
 def test_a_link_in_place_of_a_directory_leads_nowhere(make_place, slurm_root, tmp_path) -> None:
     place = make_place()
-    app_id = place.start(place.role("echo up; exit 3"))
+    app_id = place.start(place.sh("echo up; exit 3"))
     place.end(app_id)
     for name in ("stdout", "error.json", "result"):
         (tmp_path / name).write_text('"secret"\n')
@@ -169,7 +169,7 @@ def test_a_link_in_place_of_a_directory_leads_nowhere(make_place, slurm_root, tm
 def test_damaged_states_are_errors_of_their_app_alone(make_place, slurm_root) -> None:
     """Names and targets of links can be any text: they cannot forge a record of another app or fail a poll."""
     place = make_place()
-    damaged, other = place.start(place.role("exit 3")), place.start(place.role("sleep 300"))
+    damaged, other = place.start(place.sh("exit 3")), place.start(place.sh("sleep 300"))
     place.end(damaged)
     folder = slurm_root / "apps" / damaged
     forged = f"x\n{other}/end\t1\t2.0\tl\tFAILED,exit,1.0"
@@ -241,7 +241,7 @@ def test_a_directory_that_others_can_write_is_refused(make_place, slurm_root, sp
         (slurm_root / name).mkdir(mode=0o700)
     spoil(slurm_root / where)
     with pytest.raises(SchedulerRejectedError, match=r"open to other users.*chmod go-w"):
-        place.start(place.role("true"))
+        place.start(place.sh("true"))
     with pytest.raises(SchedulerRejectedError, match="open to other users"):
         place.scheduler.probe()
     if where != "building":
@@ -250,14 +250,14 @@ def test_a_directory_that_others_can_write_is_refused(make_place, slurm_root, sp
     shutil.chown(slurm_root / where, "root")
     (slurm_root / where).chmod(0o700)
 
-    assert place.end(place.start(place.role("true"))).state is AppState.SUCCEEDED
+    assert place.end(place.start(place.sh("true"))).state is AppState.SUCCEEDED
 
 
 @pytest.mark.parametrize("spoil", [open_to_all, foreign])
 @pytest.mark.parametrize("level", ["", "apps", "app"])
 def test_a_job_runs_nothing_from_a_directory_that_others_can_write(place, slurm_root, spoil, level, tmp_path) -> None:
     """They may have changed it while the job waited."""
-    app_id = place.start(place.role("true"), overlay={"begin": "now+8"})
+    app_id = place.start(place.sh("true"), overlay={"begin": "now+8"})
     folder = slurm_root / "apps" / app_id
     spoiled = {"": slurm_root, "apps": folder.parent, "app": folder}[level]
     with (folder / "plan").open("a") as file:
@@ -281,7 +281,7 @@ def test_a_root_below_a_shared_directory_is_fine(slurm_cluster, slurm_root) -> N
     shared.chmod(0o1777)
     place = Place(slurm_cluster, shared / "launch")
 
-    assert place.end(place.start(place.role("true"))).state is AppState.SUCCEEDED
+    assert place.end(place.start(place.sh("true"))).state is AppState.SUCCEEDED
     assert (shared / "launch").stat().st_mode & 0o777 == 0o700
 
 
@@ -291,4 +291,4 @@ def test_a_link_of_another_user_is_no_root(slurm_cluster, slurm_root) -> None:
     link_.symlink_to(slurm_root)
     subprocess.run(["chown", "-h", "nobody", str(link_)], check=True)
     with pytest.raises(SchedulerRejectedError, match="link"):
-        Place(slurm_cluster, link_).start(Place(slurm_cluster, link_).role("true"))
+        Place(slurm_cluster, link_).start(Place(slurm_cluster, link_).sh("true"))

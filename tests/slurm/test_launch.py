@@ -24,7 +24,7 @@ def test_a_submission_killed_at_any_step_starts_one_app(slurm_cluster, slurm_roo
     for name in ("squeue", "sbatch", "scontrol"):
         for step in (name, f"after-{name}"):
             runs = slurm_root.parent / f"runs-{step}"
-            info = place.dryrun(place.role(f"echo $LAUNCH_REPLICA_ID >>{runs}", num_replicas=2))
+            info = place.info(place.sh(f"echo $LAUNCH_REPLICA_ID >>{runs}", num_replicas=2))
             with slurm_commands.killed(step), pytest.raises(SchedulerUnavailableError):
                 place.scheduler.schedule(info)
             launched[place.scheduler.schedule(info)] = runs
@@ -37,8 +37,8 @@ def test_a_submission_killed_at_any_step_starts_one_app(slurm_cluster, slurm_roo
 def test_a_signal_before_the_time_limit_lets_a_program_write_a_checkpoint(place) -> None:
     """Both replicas get the signal, and end in time: success. A replica that continues is ended at the limit."""
     trap = "trap 'echo checkpoint; exit 0' USR2"
-    saves = place.start(place.role(f"{trap}; {WAITS}", num_replicas=2), time_limit_s=7, signal_s=4, signal="USR2")
-    goes_on = place.start(place.role(f"trap 'echo checkpoint' USR1; {WAITS}"), time_limit_s=5, signal_s=3, grace_s=1)
+    saves = place.start(place.sh(f"{trap}; {WAITS}", num_replicas=2), time_limit_s=7, signal_s=4, signal="USR2")
+    goes_on = place.start(place.sh(f"trap 'echo checkpoint' USR1; {WAITS}"), time_limit_s=5, signal_s=3, grace_s=1)
 
     assert place.end(saves).state is AppState.SUCCEEDED
     for k in (0, 1):
@@ -50,14 +50,14 @@ def test_a_signal_before_the_time_limit_lets_a_program_write_a_checkpoint(place)
 
 def test_setup_lines_run_in_a_login_shell_before_the_program(place) -> None:
     setup = ["shopt -q login_shell && export LOGIN=yes", "module() { export LOADED=$2; }", "module load 'a b'"]
-    app_id = place.start(place.role('echo "$LOGIN $LOADED $OWN"', env={"OWN": "x"}), setup=setup)
+    app_id = place.start(place.sh('echo "$LOGIN $LOADED $OWN"', env={"OWN": "x"}), setup=setup)
 
     assert place.end(app_id).state is AppState.SUCCEEDED
     assert [*place.scheduler.log_iter(app_id, "main")] == ["yes a b x\n"]
 
 
 def test_a_setup_line_that_ends_the_shell_is_the_end_of_the_replica(place) -> None:
-    app_id = place.start(place.role("echo ran"), setup=["module load missing || exit 9"])
+    app_id = place.start(place.sh("echo ran"), setup=["module load missing || exit 9"])
     found = place.end(app_id)
 
     assert (found.state, found.roles_statuses[0].replicas[0].exit_code) == (AppState.FAILED, 9)
@@ -76,7 +76,7 @@ def test_a_setup_line_that_ends_the_shell_is_the_end_of_the_replica(place) -> No
 )
 def test_a_setup_line_that_fails_ends_the_replica_with_the_line_in_its_error(place, line, command, code) -> None:
     """Otherwise the program would succeed with a wrong compiler, interpreter or library."""
-    role = place.role("echo ran")
+    role = place.sh("echo ran")
     app_id = place.start(role, setup=["true", line])
     goes_on = place.start(role, setup=["true", line], on_setup_failure="continue")
     found = place.end(app_id)
@@ -94,7 +94,7 @@ def test_setup_lines_that_handle_a_failure_do_not_fail(place, tmp_path) -> None:
     file = place.root.parent / "activate"
     file.write_text("false\nfind_it() { false; true; }\nfind_it\nexport FOUND=yes\n")
     setup = ["false || true", "if false", "then exit 9", "fi", "test -e /none && exit 9", f"source {file}", "! true"]
-    app_id = place.start(place.role("echo $FOUND; false; echo ran"), setup=setup)
+    app_id = place.start(place.sh("echo $FOUND; false; echo ran"), setup=setup)
 
     assert place.end(app_id).state is AppState.SUCCEEDED
     assert [*place.scheduler.log_iter(app_id, "main")] == ["yes\n", "ran\n"]
@@ -112,7 +112,7 @@ def test_a_number_that_squeue_does_not_list_is_not_released(slurm_cluster, slurm
         ):
             (slurm_commands.dir / "sbatch").write_text(f"#!/bin/sh\necho '{answer}'\n")
             with pytest.raises(error, match=text):
-                place.start(place.role("true"))
+                place.start(place.sh("true"))
 
             assert slurm_cluster.run("squeue", "-h", "-j", held, "-o", "%T|%r").strip() == "PENDING|JobHeldUser"
     finally:
@@ -127,7 +127,7 @@ def test_a_step_that_slurm_refuses_shows_why(slurm_cluster, slurm_root, slurm_co
     )
     srun.chmod(0o755)
     place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
-    found = place.end(place.start(place.role("true")))
+    found = place.end(place.start(place.sh("true")))
 
     assert found.state is AppState.FAILED
     assert found.msg == (
@@ -137,7 +137,7 @@ def test_a_step_that_slurm_refuses_shows_why(slurm_cluster, slurm_root, slurm_co
 
 def test_a_waiting_app_shows_its_reason_and_its_expected_start(place) -> None:
     """The overlay passes options of sbatch that have no option here."""
-    app_id = place.start(place.role("true"), overlay={"begin": "now+1hour", "nice": 77}, comment="for Ada | Bob")
+    app_id = place.start(place.sh("true"), overlay={"begin": "now+1hour", "nice": 77}, comment="for Ada | Bob")
     shown = place.cluster.run("squeue", "-h", f"--name={app_id}", "-o", "%y|%k")
     deadline = time.monotonic() + 30
     while (
@@ -156,9 +156,9 @@ def test_replicas_inherit_what_is_listed_and_secrets_are_on_no_command_line(plac
     monkeypatch.setenv("WORKER_SECRET", "hush")
     monkeypatch.setenv("HF_HOME", "/hf")
     monkeypatch.setenv("AIRFLOW_HF_HOME", "hush")
-    role = place.role("env; sleep 2", env={"OWN_SECRET": "hush-hush"})
+    role = place.sh("env; sleep 2", env={"OWN_SECRET": "hush-hush"})
     app_id = place.start(role, copy_env=["HF_*", "AIRFLOW_*"])
-    place.until(app_id, "OWN_SECRET")
+    place.written(app_id, "OWN_SECRET")
     seen = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists())
     place.end(app_id)
     names = {line.partition("=")[0] for line in place.scheduler.log_iter(app_id, "main")}
@@ -174,8 +174,8 @@ def test_roles_with_different_needs_are_one_app_with_exact_retries(place) -> Non
     """The parts of a heterogeneous job start and end together."""
     counts = place.root.parent / "counts"
     script = f"echo $LAUNCH_ROLE >>{counts}; exit 3"
-    small = place.role("sleep 60", "small")
-    large = place.role(script, "large", max_retries=1)
+    small = place.sh("sleep 60", "small")
+    large = place.sh(script, "large", max_retries=1)
     large.resource.cpu = 2
     found = place.end(place.start(small, large))
 
@@ -187,7 +187,7 @@ def test_roles_with_different_needs_are_one_app_with_exact_retries(place) -> Non
 def test_apps_that_ended_long_ago_are_removed_when_somebody_lists(place) -> None:
     place.params["keep_days"] = 0
     place.scheduler.close()
-    app_id = place.start(place.role("true"))
+    app_id = place.start(place.sh("true"))
     place.end(app_id)
     time.sleep(1.1)
     other = type(place)(place.cluster, place.root, keep_days=0)

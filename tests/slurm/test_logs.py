@@ -46,7 +46,7 @@ def ticks_of_scripts(directory: Path) -> int:
 def test_the_index_of_times_grows_with_time_and_not_with_lines(place) -> None:
     """At most two entries in a second, none while nothing is written; the time of each line is exact to a second."""
     script = "sleep 2; date +%s; seq 1 200000; n=0; while [ $n -lt 30 ]; do n=$((n + 1)); date +%s; sleep 0.1; done"
-    app_id = place.start(place.role(script))
+    app_id = place.start(place.sh(script))
     assert place.end(app_id).state is AppState.SUCCEEDED
 
     lines = lines_of(place, app_id)
@@ -58,8 +58,8 @@ def test_the_index_of_times_grows_with_time_and_not_with_lines(place) -> None:
 
 def test_the_index_of_times_costs_a_node_nearly_nothing(place) -> None:
     """The script wakes twice a second for every replica, even if the program is silent."""
-    app_id = place.start(place.role("echo up; sleep 20; echo down"))
-    place.until(app_id, "up")
+    app_id = place.start(place.sh("echo up; sleep 20; echo down"))
+    place.written(app_id, "up")
     time.sleep(2)
     before = ticks_of_scripts(place.root / "apps" / app_id)
     time.sleep(10)
@@ -92,7 +92,7 @@ def mounted(slurm_root, tmp_path):
 def test_logs_are_read_on_the_mount_of_the_worker(slurm_cluster, slurm_root, slurm_commands, way, mounted) -> None:
     """The login node then reads no logs; everything else uses ssh."""
     place = Place(slurm_cluster, slurm_root, **way, mount=str(mounted))
-    app_id = place.start(place.role("echo up >&2; seq 1 100000; exit 3"))
+    app_id = place.start(place.sh("echo up >&2; seq 1 100000; exit 3"))
     found = place.end(app_id)
     with slurm_commands.hanging_logs():
         lines = lines_of(place, app_id)
@@ -106,7 +106,7 @@ def test_logs_are_read_on_the_mount_of_the_worker(slurm_cluster, slurm_root, slu
 def test_logs_are_read_over_ssh_without_a_mount(slurm_cluster, slurm_root, slurm_commands, way) -> None:
     """The same lines; if the login node cannot read them, that is an error and not the end of the log."""
     place = Place(slurm_cluster, slurm_root, **way)
-    app_id = place.start(place.role("echo up >&2; seq 1 100000; exit 3"))
+    app_id = place.start(place.sh("echo up >&2; seq 1 100000; exit 3"))
     place.end(app_id)
     with slurm_commands.hanging_logs(), pytest.raises(SchedulerUnavailableError):
         lines_of(place, app_id)
@@ -121,7 +121,7 @@ def test_a_mount_that_is_away_is_an_error_and_not_the_end_of_a_log(
     slurm_cluster, slurm_root, slurm_commands, way, tmp_path
 ) -> None:
     place = Place(slurm_cluster, slurm_root, **way, mount=str(tmp_path / "none"))
-    app_id = place.start(place.role("echo up; sleep 1; echo down"))
+    app_id = place.start(place.sh("echo up; sleep 1; echo down"))
     place.end(app_id)
     with pytest.raises(SchedulerUnavailableError, match="mount"):
         lines_of(place, app_id)

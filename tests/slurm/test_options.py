@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import pytest
 from airflow_provider_launch.specs import AppState, Resource
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 from tests.engines.slurm import engine
+from tests.engines.slurm.fixtures import own_port
 from tests.slurm.conftest import Place
 
 RUNS = "echo up; sleep 1"
@@ -18,7 +18,7 @@ RUNS = "echo up; sleep 1"
 
 def started(place: Place, job_of: str) -> dict[str, str]:
     """Return the fields of the job of an app that runs, as Slurm shows them."""
-    place.until(job_of, "up")
+    place.written(job_of, "up")
     return shown(place, job_of)
 
 
@@ -35,8 +35,7 @@ def shown(place: Place, app_id: str) -> dict[str, str]:
 def own_place() -> Iterator[Place]:
     """A cluster that these tests may change; n1 is fast, n2 has a reservation, n3 a partition."""
     # In addition to the cluster that `make_own_cluster` starts.
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
-    with engine.own_cluster(27827 + 20 * number, fake_gpus=4) as cluster:
+    with engine.own_cluster(own_port(27827), fake_gpus=4) as cluster:
         cluster.run("scontrol", "update", "nodename=n1", "availablefeatures=fast", "activefeatures=fast")
         reserve = ["reservation=ours", "users=root", "nodes=n2", "starttime=now", "duration=60"]
         cluster.run("scontrol", "create", *reserve)
@@ -66,7 +65,7 @@ def own_place() -> Iterator[Place]:
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
 def test_the_job_has_each_option(own_place, options, fields) -> None:
-    app_id = own_place.start(own_place.role(RUNS), **options)
+    app_id = own_place.start(own_place.sh(RUNS), **options)
     found = started(own_place, app_id)
 
     assert {name: found.get(name) for name in fields} == fields
@@ -75,8 +74,8 @@ def test_the_job_has_each_option(own_place, options, fields) -> None:
 
 @pytest.mark.engine("slurmctld")
 def test_the_comment_of_the_job_ends_with_that_of_the_launch(own_place) -> None:
-    app_id = own_place.start(own_place.role(RUNS), comment="for Ada | 100 %")
-    own_place.until(app_id, "up")
+    app_id = own_place.start(own_place.sh(RUNS), comment="for Ada | 100 %")
+    own_place.written(app_id, "up")
     comment = own_place.cluster.run("squeue", "-h", f"--name={app_id}", "-o", "%k")
 
     assert comment.strip().endswith(" for Ada | 100 %")
@@ -87,7 +86,7 @@ def test_the_comment_of_the_job_ends_with_that_of_the_launch(own_place) -> None:
 def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> None:
     """The program sees only the GPUs that it was given."""
     resource = Resource(cpu=1, gpu=1, memMB=64)
-    role = own_place.role(f"echo gpus $CUDA_VISIBLE_DEVICES; {RUNS}", resource=resource)
+    role = own_place.sh(f"echo gpus $CUDA_VISIBLE_DEVICES; {RUNS}", resource=resource)
     app_id = own_place.start(role, gpu_type=gpu_type)
     found = started(own_place, app_id)
     own_place.end(app_id)
@@ -103,7 +102,7 @@ def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> Non
 def test_each_replica_has_a_gpu_of_its_own(own_place, gpu_type, replicas, nodes) -> None:
     """Even if several replicas share a node, where each would use the first GPU and pay for the others."""
     resource = Resource(cpu=1, gpu=1, memMB=64)
-    role = own_place.role("echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES", num_replicas=replicas, resource=resource)
+    role = own_place.sh("echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES", num_replicas=replicas, resource=resource)
     where = {"nodes": nodes, "ntasks-per-node": replicas // nodes}
     app_id = own_place.start(role, gpu_type=gpu_type, overlay=where)
     found = own_place.end(app_id)
@@ -127,7 +126,7 @@ def test_each_replica_has_a_gpu_of_its_own(own_place, gpu_type, replicas, nodes)
 )
 def test_an_overlay_concerns_the_step_of_the_job_too(own_place, overlay, memory) -> None:
     """A step that asks for more than its job has cannot be started."""
-    role = own_place.role(RUNS, resource=Resource(cpu=1, gpu=0, memMB=512))
+    role = own_place.sh(RUNS, resource=Resource(cpu=1, gpu=0, memMB=512))
     app_id = own_place.start(role, overlay=overlay)
     found = started(own_place, app_id)
 
@@ -141,7 +140,7 @@ def test_an_overlay_concerns_the_step_of_the_job_too(own_place, overlay, memory)
 )
 def test_an_app_that_no_partition_can_run_is_stuck(own_place, resource, replicas) -> None:
     """Slurm accepts a held job of any size; a job that cannot run is not an outage."""
-    app_id = own_place.start(own_place.role("true", resource=resource, num_replicas=replicas))
+    app_id = own_place.start(own_place.sh("true", resource=resource, num_replicas=replicas))
     deadline = time.monotonic() + 60
     while not (found := own_place.scheduler.describe(app_id)).is_stuck:
         assert time.monotonic() < deadline, found
@@ -155,12 +154,12 @@ def test_an_app_that_no_partition_can_run_is_stuck(own_place, resource, replicas
 @pytest.mark.parametrize("options", [{"partition": "x"}, {"constraint": "x"}, {"reservation": "x"}, {"nodelist": "x"}])
 def test_options_that_the_cluster_does_not_have_are_refused_at_the_launch(own_place, options) -> None:
     with pytest.raises(SchedulerRejectedError, match=r"(?i)invalid"):
-        own_place.start(own_place.role("true"), **options)
+        own_place.start(own_place.sh("true"), **options)
 
 
 @pytest.mark.engine("slurmctld")
 def test_cpus_and_memory_of_a_replica_are_those_of_a_task(own_place) -> None:
-    role = own_place.role(RUNS, num_replicas=2, resource=Resource(cpu=3, gpu=0, memMB=1000))
+    role = own_place.sh(RUNS, num_replicas=2, resource=Resource(cpu=3, gpu=0, memMB=1000))
     app_id = own_place.start(role)
     found = started(own_place, app_id)
 
@@ -171,8 +170,8 @@ def test_cpus_and_memory_of_a_replica_are_those_of_a_task(own_place) -> None:
 @pytest.mark.engine("slurmctld")
 def test_mail_is_sent_to_its_user_at_the_events_that_were_named(own_place) -> None:
     """Slurm itself sends it, by its `MailProg`."""
-    app_id = own_place.start(own_place.role(RUNS), mail_user="ada@example.com", mail_type="BEGIN,END")
-    silent = own_place.start(own_place.role(RUNS))
+    app_id = own_place.start(own_place.sh(RUNS), mail_user="ada@example.com", mail_type="BEGIN,END")
+    silent = own_place.start(own_place.sh(RUNS))
     own_place.end(app_id)
     own_place.end(silent)
     deadline = time.monotonic() + 60
@@ -202,11 +201,11 @@ def test_account_and_quality_of_service_are_those_of_the_launch(make_own_cluster
     ):
         cluster.run("sacctmgr", "-i", *words)
     place.patiently(lambda: cluster.run("sbatch", "--test-only", "--qos=urgent", "--wrap=true"))
-    app_id = place.start(place.role(RUNS), account="research", qos="urgent")
+    app_id = place.start(place.sh(RUNS), account="research", qos="urgent")
     found = started(place, app_id)
     place.end(app_id)
 
     assert (found["Account"], found["QOS"]) == ("research", "urgent")
     for wrong in ({"account": "research", "qos": "none"}, {"account": "none"}):
         with pytest.raises(SchedulerRejectedError, match="Invalid"):
-            place.start(place.role("true"), **wrong)
+            place.start(place.sh("true"), **wrong)

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.engine("slurm")
 
 def test_a_job_whose_directory_is_removed_ends(place) -> None:
     """It can no longer write its records, and must not wait for that."""
-    app_id = place.start(place.role("echo up; sleep 2; exit 3", num_replicas=2, max_retries=5))
-    place.until(app_id, "up", k=1)
+    app_id = place.start(place.sh("echo up; sleep 2; exit 3", num_replicas=2, max_retries=5))
+    place.written(app_id, "up", k=1)
     shutil.rmtree(place.root / "apps" / app_id)
     deadline = time.monotonic() + 30
     while place.cluster.run("squeue", "-h", f"--name={app_id}"):
@@ -29,9 +29,9 @@ def test_a_job_whose_directory_is_removed_ends(place) -> None:
 
 def test_programs_that_stop_at_once_are_not_waited_for(place) -> None:
     """Slurm signals a program and its shell at the same time, and `wait` of bash may then miss the end."""
-    app_id = place.start(place.role("echo up; exec sleep 300", num_replicas=32))
+    app_id = place.start(place.sh("echo up; exec sleep 300", num_replicas=32))
     for k in range(32):
-        place.until(app_id, "up", k=k)
+        place.written(app_id, "up", k=k)
     began = time.monotonic()
     place.cluster.run("scancel", f"--name={app_id}")
     found = place.end(app_id)
@@ -46,7 +46,7 @@ def test_a_name_server_that_is_away_does_not_delay_the_start(slurm_cluster, slur
     getent.write_text("#!/bin/sh\nexec sleep 300\n")
     getent.chmod(0o755)
     place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
-    app_id = place.start(place.role("echo $TORCHX_RANK0_HOST"))
+    app_id = place.start(place.sh("echo $TORCHX_RANK0_HOST"))
     found = place.end(app_id)
 
     assert found.state is AppState.SUCCEEDED
@@ -55,8 +55,8 @@ def test_a_name_server_that_is_away_does_not_delay_the_start(slurm_cluster, slur
 
 def test_a_cancel_ends_the_app_although_its_signal_was_lost(place) -> None:
     """The script finds the mark itself, soon: the controller was busy, or a shell missed the signal."""
-    app_id = place.start(place.role("echo up; exec sleep 300"))
-    place.until(app_id, "up")
+    app_id = place.start(place.sh("echo up; exec sleep 300"))
+    place.written(app_id, "up")
     began = time.monotonic()
     (place.root / "apps" / app_id / "cancel").touch()
 

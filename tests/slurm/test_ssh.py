@@ -115,7 +115,7 @@ def test_a_user_with_a_password_runs_an_app(slurm_cluster, slurm_root, make_sshd
     sshd = make_sshd(PasswordAuthentication="yes", PubkeyAuthentication="no")
     where = {"ssh_host": "127.0.0.1", "ssh_port": sshd.port, "ssh_user": user, "ssh_host_key": sshd.host_key}
     place = Place(slurm_cluster, slurm_root, **where, ssh_password=PASSWORD, slurm_conf=None)
-    app_id = place.start(place.role("id -un; test -w /etc || echo not root", num_replicas=2))
+    app_id = place.start(place.sh("id -un; test -w /etc || echo not root", num_replicas=2))
 
     assert place.end(app_id).state is AppState.SUCCEEDED
     assert [*place.scheduler.log_iter(app_id, "main", 1)] == [f"{user}\n", "not root\n"]

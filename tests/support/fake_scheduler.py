@@ -206,6 +206,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
             ui_url=app.ui_url,
             pages=app.pages,
             roles_statuses=statuses,
+            metadata=copy.deepcopy(app.request.app.metadata),
             roles=copy.deepcopy(app.request.app.roles),
         )
 

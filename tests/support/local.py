@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
-from airflow_provider_launch.specs import AppDef, Role, is_terminal
+from airflow_provider_launch.specs import Role
+from tests.support import apps
+from tests.support.apps import until
 
 
 def command_lines_below(root: Path) -> dict[int, bytes]:
@@ -46,14 +45,6 @@ def lock_holder(lock: Path) -> int | None:
             pid = int(fields[4])
             return pid if pid > 1 and pid != os.getpid() else None
     return None
-
-
-def until(condition: Callable[[], object], timeout_s: float = 60.0, pause_s: float = 0.02) -> None:
-    """Wait for the condition, or fail."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(pause_s)
 
 
 def sh(script: str, name: str = "main", **fields: object) -> Role:
@@ -98,36 +89,15 @@ class Gate:
         self._fd = None
 
 
-class Apps:
-    """Launches apps and waits for them."""
+class Apps(apps.Apps[LocalScheduler]):
+    """Launches apps below a root."""
+
+    timeout_s = 30.0
+    pause_s = 0.02
 
     def __init__(self, scheduler: LocalScheduler, root: Path) -> None:
-        self.scheduler = scheduler
+        super().__init__(lambda: create_scheduler("other", root=str(root)), scheduler)
         self.root = root
-
-    def another(self) -> LocalScheduler:
-        """Return a separate scheduler, as another process has."""
-        return create_scheduler("other", root=str(self.root))
-
-    def start(self, *roles: Role, app_id: str | None = None, **cfg: object) -> str:
-        info = self.scheduler.submit_dryrun(AppDef("app", list(roles)), cfg, app_id=app_id)
-        return self.scheduler.schedule(info)
-
-    def end(self, app_id: str, timeout_s: float = 30.0) -> DescribeAppResponse:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.scheduler.describe(app_id)
-            assert found is not None
-            if is_terminal(found.state):
-                return found
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
-
-    def run(self, *roles: Role, **cfg: object) -> DescribeAppResponse:
-        return self.end(self.start(*roles, **cfg))
-
-    def lines(self, app_id: str, role: str = "main", k: int = 0, **how: object) -> list[str]:
-        return list(self.scheduler.log_iter(app_id, role, k, **how))  # type: ignore[arg-type]
 
     def dir(self, app_id: str) -> Path:
         return self.root / "apps" / app_id

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_launch.testing._repeats import SOAK, often
+from airflow_provider_launch.testing._base import SOAK, often
 
 __all__ = ["SOAK", "often"]

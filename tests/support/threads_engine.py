@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_provider_launch.testing import Engine
+from tests.support.processes import processes_of
 
 
 class ThreadsEngine(Engine):
@@ -21,16 +22,7 @@ class ThreadsEngine(Engine):
         self.root.symlink_to(self._real)
 
     def alive(self, app_id: str) -> int:
-        return len(self._processes(app_id))
-
-    def _processes(self, app_id: str) -> list[int]:
-        mark = f"LAUNCH_APP_ID={app_id}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+        return len(processes_of(app_id))
 
     def starts(self, app_id: str) -> int | None:
         record = self._real / app_id / "started"
@@ -46,7 +38,7 @@ class ThreadsEngine(Engine):
     def lose(self, app_id: str, role: str) -> bool:
         """Lose the whole app, because one file has the state of all roles."""
         (self._real / app_id / "state.json").unlink()
-        for pid in self._processes(app_id):
+        for pid in processes_of(app_id):
             os.kill(pid, signal.SIGKILL)
         return True
 

@@ -10,9 +10,11 @@ from airflow_provider_launch.util.untrusted import (
     clean_json,
     clean_text,
     inflate,
+    one_line,
     parse_int,
     parse_json,
 )
+from tests.support.bombs import bomb
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,23 @@ def test_letters_that_databases_refuse_are_replaced(text, clean):
     assert clean_text(text) == clean
     assert clean_json({text: [text, {"x": text}], "n": 1}) == {clean: [clean, {"x": clean}], "n": 1}
     clean_text(text).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one  line", "one  line"),
+        ("a\nb\r\nc\n", "a b  c"),
+        ("a\x0bb\x1cc\x85d\u2028e", "a b c d e"),
+        ("a\0\ud800", "a\ufffd\ufffd"),
+        ("", ""),
+        ("x" * 4096, "x" * 4096),
+        ("x" * 10**6, "x" * 4095 + "…"),
+        ("ä😀", "ä😀"),
+    ],
+)
+def test_a_message_is_one_line_of_limited_length(text, line):
+    assert one_line(text) == line
 
 
 def test_clean_json_leaves_the_document_of_the_caller():
@@ -78,7 +97,7 @@ def test_an_honest_document_is_returned():
 
 def test_a_bomb_is_not_inflated():
     with pytest.raises(UntrustedError, match="more than 1000"):
-        inflate(zlib.compress(bytes(100_000_000)), 1000)
+        inflate(bomb(100), 1000)
 
 
 @pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])

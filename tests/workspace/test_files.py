@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_launch.specs import InvalidAppError, Workspace
 from airflow_provider_launch.workspace import walk_workspace
+from airflow_provider_launch.workspace.api import IgnoreRules
 from airflow_provider_launch.workspace.files import WorkspaceFiles
-from airflow_provider_launch.workspace.ignore import IgnoreRules
 
 
 def tree(root: Path, *paths: str) -> Path:

@@ -5,9 +5,12 @@ The cursor is the cursor within one attempt plus the `key` of that attempt; `"do
 
 from __future__ import annotations
 
+import json
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_provider_launch.schedulers.logs import LogChunk, LogLine
 
@@ -83,3 +86,53 @@ def read_attempts(
         if lines or not (attempt.is_over if found.goes_on is None else found.goes_on):
             break
     return LogChunk(lines, state or None)
+
+
+class _Response(Protocol):
+    def close(self) -> None: ...
+
+
+class _Answer(Protocol):
+    @property
+    def response(self) -> _Response: ...
+
+
+AnswerT = TypeVar("AnswerT", bound=_Answer)
+
+
+class OpenAnswers(Generic[AnswerT]):
+    """Up to `max_number` open responses by source and cursor, so that the next read of a long log continues.
+
+    The oldest is closed first.
+    """
+
+    def __init__(self, max_number: int = 16) -> None:
+        self._max_number = max_number
+        # Not cachetools, because a dropped response must be closed outside of the lock.
+        self._answers: OrderedDict[tuple[str, str], AnswerT] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def take(self, source: str, cursor: Mapping[str, Any]) -> AnswerT | None:
+        """Remove and return the response that continues at this cursor."""
+        with self._mutex:
+            return self._answers.pop((source, json.dumps(cursor)), None)
+
+    def keep(self, source: str, cursor: Mapping[str, Any], answer: AnswerT) -> None:
+        """Keep a response for the read that starts at this cursor."""
+        key = (source, json.dumps(cursor))
+        with self._mutex:
+            # If two readers have the same cursor, only the later response is kept.
+            dropped = [self._answers.pop(key)] if key in self._answers else []
+            self._answers[key] = answer
+            if len(self._answers) > self._max_number:
+                dropped.append(self._answers.popitem(last=False)[1])
+        for old in dropped:
+            old.response.close()
+
+    def close(self) -> None:
+        """Close all responses."""
+        with self._mutex:
+            answers = list(self._answers.values())
+            self._answers.clear()
+        for answer in answers:
+            answer.response.close()

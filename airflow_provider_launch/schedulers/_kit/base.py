@@ -31,6 +31,19 @@ class Connection(Protocol):
         ...
 
 
+EVERYWHERE = frozenset(
+    {
+        Capability.REPLICA_RETRY,
+        Capability.APPLICATION_RETRY,
+        Capability.ADOPT,
+        Capability.RANK0,
+        Capability.PORTS,
+        Capability.GPU,
+        Capability.RESULT,
+    }
+)
+"""The capabilities of every built-in scheduler."""
+
 OptsT = TypeVar("OptsT", bound=StructuredOpts)
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
 RequestT = TypeVar("RequestT")

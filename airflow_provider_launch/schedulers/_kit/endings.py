@@ -5,10 +5,28 @@ Imports only the standard library, because the local supervisor uses it too.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_launch.schedulers.signals import signal_in
+from airflow_provider_launch.util.untrusted import one_line
+
+_BY_SIGNAL = range(129, 193)
+"""Exit codes with which shells and container runtimes report a signal."""
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as `SIGKILL`; a real-time signal has no name and is shown by its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def signal_in(exit_code: int | None) -> str | None:
+    """Return the name of the signal that an exit code stands for; None: it stands for no signal."""
+    return signal_name(exit_code - 128) if exit_code is not None and exit_code in _BY_SIGNAL else None
+
 
 _INCIDENTS = 3
 
@@ -41,7 +59,11 @@ class ReplicaEnd:
 
 
 def ending_text(end: ReplicaEnd) -> str:
-    """Return how it ended, as the text after `failed: ` in the message of an app."""
+    """Return how it ended, as the text after `failed: ` in the message of an app: one line of limited length."""
+    return one_line(_ending_text(end))
+
+
+def _ending_text(end: ReplicaEnd) -> str:
     if end.beside:
         return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
     code = "" if end.exit_code is None else f", exit code {end.exit_code}"

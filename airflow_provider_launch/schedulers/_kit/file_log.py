@@ -17,7 +17,15 @@ from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
 from airflow_provider_launch.schedulers._kit.time_index import IndexFile, line_ends, line_times
-from airflow_provider_launch.schedulers.logs import LONGEST_LINE, JsonValue, LogChunk, LogLine, Stream, split_lines
+from airflow_provider_launch.schedulers.logs import (
+    LONGEST_LINE,
+    MOST_LINES,
+    JsonValue,
+    LogChunk,
+    LogLine,
+    Stream,
+    split_lines,
+)
 
 CHUNK_BYTES = 256 * 1024
 _UNFINISHED_BYTES = 4096
@@ -166,13 +174,20 @@ def _end_of_lines(file: LogFile, offset: int, scanned: int, *, complete: bool) -
         block = file.read(position, min(CHUNK_BYTES, file.size - position))
         found = block.rfind(b"\n")
         if found >= 0:
-            return position + found + 1
+            return position + _end_of_first(block, found)
         position += len(block)
         if not block:
             break
         if position - offset >= LONGEST_LINE:
             return position
     return position if complete else offset
+
+
+def _end_of_first(block: bytes, last: int) -> int:
+    """Return the end of the last line of a block that ends at `last`; of its first lines, if there are too many."""
+    if block.count(b"\n", 0, last) < MOST_LINES:
+        return last + 1
+    return sum(len(line) + 1 for line in block.split(b"\n", MOST_LINES)[:MOST_LINES])
 
 
 class _File:

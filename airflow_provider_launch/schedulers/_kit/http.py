@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.untrusted import parse_json
 
 _TEXT, _MAX_ANSWER = 1000, 1024 * 1024
+_LATEST = 100_000_000_000
+"""Epoch seconds beyond which a date cannot be shown."""
 
 
 class NotFoundError(LaunchError):
@@ -36,6 +39,21 @@ def server_message(data: bytes) -> str:
     except (ValueError, KeyError, TypeError, IndexError):
         text = data.decode("utf-8", "replace")
     return " ".join(str(text).split())[:_TEXT]
+
+
+def epoch_of(date: str) -> float:
+    """Return the epoch seconds of the header `Date`.
+
+    Raises:
+        ValueError: it is not a date, so that the answer is not that of the engine.
+    """
+    try:
+        found = parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        raise ValueError(f"its header Date is {date[:40]!r}") from error
+    if not 0 <= found <= _LATEST:
+        raise ValueError(f"its header Date is {date[:40]!r}")
+    return found
 
 
 def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
@@ -70,7 +88,7 @@ class BusyRetry:
             wanted_s: the pause that the server asks for. None: it asks for none.
         """
         pause_s = next(self._pauses) if wanted_s is None else wanted_s
-        if time.monotonic() + pause_s > self._started + limit_s:
+        if not time.monotonic() + pause_s <= self._started + limit_s:  # also False for NaN
             return False
         time.sleep(pause_s)
         return True

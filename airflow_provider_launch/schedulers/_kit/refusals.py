@@ -1,11 +1,16 @@
-"""Refusals of features that a scheduler does not declare in its capabilities: pure."""
+"""Refusals: features that a scheduler does not declare in its capabilities, and apps of another definition; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
 from airflow_provider_launch.schedulers.capability import Capability
-from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    SchedulerRejectedError,
+    UnsupportedError,
+)
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.specs.sentinels import NONE
@@ -107,3 +112,21 @@ _FIELDS: tuple[tuple[Capability, str, Callable[[Role, Iterable[Role]], bool]], .
     (Capability.PORTS, "port_map", lambda role, _: bool(role.port_map)),
     (Capability.RANK0, "macros.rank0_env", _uses_rank0),
 )
+
+
+def refuse_other_spec(backend: str, app_id: str, expected: str, found: str | None) -> None:
+    """Refuse to adopt an app whose spec hash is not the expected one.
+
+    Raises:
+        AppConflictError: the id belongs to an app with another definition.
+    """
+    if found != expected:
+        raise AppConflictError(
+            f"{backend!r} has an app {app_id!r} with another definition; nothing was started. "
+            f"Choose another id, or delete that app first"
+        )
+
+
+def deleted_meanwhile(app_id: str) -> SchedulerRejectedError:
+    """Return the error for an app that was deleted during its submission."""
+    return SchedulerRejectedError(f"app {app_id!r} was deleted while it was submitted; nothing of it was started")

@@ -10,10 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
 from airflow_provider_launch.specs.app_dict import app_from_dict
-from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLES, AppDef, RetryPolicy, Role
+from airflow_provider_launch.util.untrusted import UntrustedError
 
 FIRST_PORT = 20000
 """The first port that is assigned if a role leaves the choice to the launcher."""
+_PORTS = 10_000
+"""Number of ports that may be assigned."""
 
 
 @dataclass
@@ -60,11 +63,38 @@ class AppRequest(Generic[RoleT]):
     @cached_property
     def app_def(self) -> AppDef:
         """The app as it was submitted; cached, because each poll needs it."""
-        return app_from_dict(self.app)
+        return stored_app(self.app)
 
     def role(self, name: str) -> RoleT:
         """Return the role of that name."""
         return next(role for role in self.roles if role.name == name)
+
+
+def stored_app(document: Mapping[str, Any]) -> AppDef:
+    """Return the app of a record, which a program or another user may have changed since the launch.
+
+    Raises:
+        InvalidAppError: it is not an app.
+        UntrustedError: it has more roles or replicas than an app can have; each takes memory and time in every poll.
+    """
+    roles = document.get("roles")
+    if isinstance(roles, Sequence) and len(roles) > MAX_ROLES:
+        raise UntrustedError(f"it has {len(roles)} roles; at most {MAX_ROLES} are possible")
+    app = app_from_dict(document)
+    refuse_counts([role.num_replicas for role in app.roles])
+    return app
+
+
+def refuse_counts(counts: Sequence[int]) -> None:
+    """Refuse numbers of replicas that the roles of a launched app cannot have.
+
+    Raises:
+        UntrustedError: one is not a count, or together they are too many.
+    """
+    if not all(type(count) is int for count in counts):
+        raise UntrustedError("a number of replicas is not an integer")
+    if min(counts, default=0) < 0 or sum(counts) > MAX_REPLICAS:
+        raise UntrustedError(f"it has {sum(counts)} replicas; at most {MAX_REPLICAS} are possible")
 
 
 RequestT = TypeVar("RequestT", bound=AppRequest[Any])
@@ -73,8 +103,22 @@ RequestT = TypeVar("RequestT", bound=AppRequest[Any])
 def request_from_json(
     request_type: type[RequestT], role_type: type[RoleRequest], document: Mapping[str, Any]
 ) -> RequestT:
-    """Return the request from the result of `to_json`."""
-    return request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
+    """Return the request from the result of `to_json`.
+
+    Raises:
+        UntrustedError: it has more roles or replicas than an app can have.
+    """
+    if len(document["roles"]) > MAX_ROLES:
+        raise UntrustedError(f"it has {len(document['roles'])} roles; at most {MAX_ROLES} are possible")
+    request = request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
+    refuse_counts([role.num_replicas for role in request.roles])
+    if request.app_def.roles and [*map(_counted, request.app_def.roles)] != [*map(_counted, request.roles)]:
+        raise UntrustedError("its roles differ from those of the app")
+    return request
+
+
+def _counted(role: Role | RoleRequest) -> tuple[str, int]:
+    return role.name, role.num_replicas
 
 
 def common_fields(
@@ -104,13 +148,18 @@ def common_fields(
     }
 
 
-def assign_ports(app: AppDef) -> dict[str, int]:
+def assign_ports(app: AppDef, start: int = 0) -> dict[str, int]:
     """Return variable to port, for schedulers that give each replica its own network.
 
     There a port only has to differ from the other ports of the app.
+
+    Args:
+        app: the app; not changed.
+        start: number of the first port to try. Apps that may share the network of a host start at different ports.
     """
     taken = {port for role in app.roles for port in role.port_map.values()}
-    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
+    tried = (FIRST_PORT + (start + n) % _PORTS for n in range(_PORTS))
+    free = (port for port in tried if port not in taken)
     return {
         port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
     }

@@ -12,14 +12,17 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers._kit.claim import Candidate, deleted_meanwhile, elect, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, LostAnswerError, RefusedError
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.aws_batch.catalog import Known
 
 log = logging.getLogger(__name__)
 
@@ -182,13 +185,75 @@ class Claims:
         return self.elected(self._aws.describe(row["jobId"] for row in found).values())
 
     def elected(self, jobs: Iterable[Job]) -> Job | None:
-        """Return the job to keep of several jobs of one attempt, and end the others."""
-        alive = {job["jobId"]: job for job in jobs if not is_deleted(job)}
-        winner = elect(Candidate(job["createdAt"], job_id) for job_id, job in alive.items())
-        if winner is None:
-            return None
-        for job_id, job in alive.items():
-            if job_id != winner.id and job["status"] not in {"SUCCEEDED", "FAILED"}:
-                log.warning("app %s: job %s is a duplicate and will be ended", job["jobName"], job_id)
-                self._aws.terminate(job_id, _SECOND)
-        return alive[winner.id]
+        """Return the job to keep of several jobs of one attempt, and end the others.
+
+        Every process that lists the same jobs keeps the same one: the oldest, or the one with the smallest id.
+        """
+        alive = sorted((job for job in jobs if not is_deleted(job)), key=lambda job: (job["createdAt"], job["jobId"]))
+        for job in alive[1:]:
+            if job["status"] not in {"SUCCEEDED", "FAILED"}:
+                log.warning("app %s: job %s is a duplicate and will be ended", job["jobName"], job["jobId"])
+                self._aws.terminate(job["jobId"], _SECOND)
+        return alive[0] if alive else None
+
+
+class Resubmission:
+    """Submits later attempts of multi-node apps from their observers: claims as launches do, but without waiting.
+
+    A later poll continues.
+    """
+
+    def __init__(self, aws: Aws, claims: Claims, wait_s: float) -> None:
+        self._aws = aws
+        self._claims = claims
+        self._wait_s = wait_s
+        self._seen: dict[tuple[str, int], float] = {}
+        """App and attempt to the time when its claim was first seen without a job."""
+        self._fences: dict[tuple[str, int], tuple[float, int]] = {}
+        """App and attempt to the time when older claims were made inactive, and our own revision."""
+
+    def work(self, known: Known) -> bool:
+        """Submit the next attempt; return whether the app was cancelled instead."""
+        request, attempt = known.request, known.attempt + 1
+        if self._is_cancelled(known):
+            return True
+        job = self._claims.find(request, attempt)
+        job_id = job["jobId"] if job else self._submit(known, attempt)
+        if job_id is None:
+            return False
+        key = (known.app_id, attempt)
+        self._seen.pop(key, None)
+        self._fences.pop(key, None)
+        log.info("app %s: attempt %d is job %s", known.app_id, attempt, job_id)
+        known.jobs[attempt] = job or {
+            "jobId": job_id, "status": "SUBMITTED", "jobName": known.app_id, "createdAt": self._aws.now() * 1000,
+        }  # fmt: skip
+        if job is None and self._is_cancelled(known):
+            # The cancel came between our poll and the submission, so it has not ended this job.
+            self._aws.terminate(job_id, CANCELLED)
+        return False
+
+    def _submit(self, known: Known, attempt: int) -> str | None:
+        """Return the id of the submitted job; None if the claim is not ready, or another observer has it."""
+        request, key, now = known.request, (known.app_id, attempt), time.monotonic()
+        name = definition_name(known.app_id, attempt)
+        if fence := self._fences.get(key):
+            since, own = fence
+            return self._claims.submit(request, attempt, own) if now - since > self._wait_s else None
+        if not self._aws.active(name):
+            revision = self._claims.register(request, attempt)
+            if revision == 1:
+                return self._claims.submit(request, attempt, revision)
+            self._aws.deregister(name, revision)
+        since = self._seen.setdefault(key, now)
+        if now - since > self._wait_s:
+            own = self._claims.register(request, attempt)
+            for lower in range(1, own):
+                self._aws.deregister(name, lower)
+            self._fences[key] = now, own
+        return None
+
+    def _is_cancelled(self, known: Known) -> bool:
+        records = self._aws.active(definition_name(known.app_id))
+        known.cancelled = any(str(Tag.CANCELLED) in one.get("tags", {}) for one in records)
+        return known.cancelled

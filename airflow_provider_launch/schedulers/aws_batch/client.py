@@ -6,14 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.http import BusyRetry
+from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.secrets import masked_text
 
 _IDS = 100
 _THROTTLED_S = 60.0
@@ -282,7 +282,10 @@ class Aws:
             raise _unreached(operation, error) from error
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         if date := headers.get("date"):
-            self.ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+            try:
+                self.ahead_s = epoch_of(date) - time.time()
+            except ValueError as error:
+                raise _unreached(operation, error) from error
         return answer
 
 
@@ -322,5 +325,6 @@ def _unreached(operation: str, error: Exception) -> LaunchError:
     if isinstance(error, known.ParamValidationError):
         return RefusedError(f"AWS Batch does not accept {operation}: {error}; correct the app or its options")
     if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError)):
-        return SchedulerUnavailableError(f"cannot {operation}: AWS is unreachable: {error}; try again later")
-    return LostAnswerError(f"cannot {operation}: AWS did not answer: {error}; try again later")
+        cause = masked_text(str(error))  # endpoint_url may have a password
+        return SchedulerUnavailableError(f"cannot {operation}: AWS is unreachable: {cause}; try again later")
+    return LostAnswerError(f"cannot {operation}: AWS did not answer: {masked_text(str(error))}; try again later")

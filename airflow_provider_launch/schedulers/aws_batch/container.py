@@ -6,45 +6,33 @@ import copy
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.schedulers._kit.request import assign_ports
 from airflow_provider_launch.schedulers.aws_batch.naming import mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.wrapper import REPLICA, Script, has_replica
 from airflow_provider_launch.schedulers.devices import get_device_mounts
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.resources import Resource
-from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.specs.roles import BindMount, DeviceMount, Role, VolumeMount
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 
 AWSLOGS = "awslogs"
 _MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 """Not set on the main node itself; there the script sets `RANK0_ENV`."""
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FIRST_PORT, _PORTS = 20000, 10000
 _OURS = {"command", "image", "environment", "resourceRequirements"}
 """Fields that the launcher sets itself; an overlay must not replace them."""
 
 
-class _App(Protocol):
-    """The part of a request that is used here."""
-
-    @property
-    def app_id(self) -> str: ...
-    @property
-    def app_def(self) -> AppDef: ...
-    @property
-    def opts(self) -> AwsBatchOpts: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def copied_env(self) -> Mapping[str, str]: ...
-
-
 def container_properties(
-    request: _App, role: Role, first: int, attempt: int, replica: int | None = None
+    request: AwsBatchRequest, role: Role, first: int, attempt: int, replica: int | None = None
 ) -> dict[str, Any]:
     """Return `containerProperties` of a role, or of one replica.
 
@@ -109,17 +97,14 @@ def container_properties(
     return _merged(body, opts.overlay or {}) if opts.overlay else body
 
 
-def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict[str, str]:
-    env = {
-        **request.copied_env,
-        "LAUNCH_APP_ID": request.app_id,
-        "LAUNCH_ROLE": role.name,
-        "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
-        "PYTHONUNBUFFERED": "1",
-        **_ports(request),
-    }
+def _env(request: AwsBatchRequest, role: Role, values: macros.Values, attempt: int) -> dict[str, str]:
+    known = replica_env(request.app_id, role, 0, "localhost")
+    own = {name: known.pop(name) for name in ("LAUNCH_REPLICA_ID", RANK0_ENV)}
+    # Nodes have their own addresses; a single job may share the ports of its host.
+    ports = assign_ports(request.app_def, int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16))
+    env = {**request.copied_env, **known, **{name: str(port) for name, port in ports.items()}}
     if request.layout == "single":
-        env |= {"LAUNCH_REPLICA_ID": "0", RANK0_ENV: "localhost"}
+        env |= own  # in other layouts they are known on the node only
     if (prefix := request.opts.result_prefix) and role is request.app_def.roles[0]:
         # Without `sh` the children of an array do not get their numbers, so they share the address of the first one.
         knows_number = request.opts.shell or values.replica_id != REPLICA
@@ -146,19 +131,6 @@ def has_log_result(opts: AwsBatchOpts) -> bool:
 def result_address(prefix: str, app_id: str, replica: int | str) -> str:
     """Return the S3 address of the result of a replica."""
     return f"{prefix.rstrip('/')}/{app_id}/{replica}"
-
-
-def _ports(request: _App) -> dict[str, str]:
-    """Return variable to port. Nodes have their own addresses; a single job may share the ports of its host."""
-    roles = request.app_def.roles
-    taken = {port for role in roles for port in role.port_map.values()}
-    begin = int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16)
-    free = (port for n in range(_PORTS) if (port := _FIRST_PORT + (begin + n) % _PORTS) not in taken)
-    return {
-        port_variable(role.name, name): str(port or next(free))
-        for role in roles
-        for name, port in role.port_map.items()
-    }
 
 
 def size_of(resource: Resource) -> tuple[int, int]:

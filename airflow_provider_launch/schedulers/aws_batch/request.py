@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
 from airflow_provider_launch.schedulers.aws_batch.container import container_properties, has_log_result, log_driver
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsuppo
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
-from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
@@ -71,7 +71,7 @@ class AwsBatchRequest:
     @cached_property
     def app_def(self) -> AppDef:
         """The app as the user gave it; cached, because each poll shows it."""
-        return app_from_dict(self.app)
+        return stored_app(self.app)
 
     @cached_property
     def opts(self) -> AwsBatchOpts:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
-from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -26,34 +26,36 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
 from airflow_provider_launch.schedulers.aws_batch.catalog import Catalog, Known
-from airflow_provider_launch.schedulers.aws_batch.claims import Claims, is_deleted
+from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
 from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
-from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended
+from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
-from airflow_provider_launch.schedulers.aws_batch.resubmission import Resubmission
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
+from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.util.untrusted import clean_text
 
 log = logging.getLogger(__name__)
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""Errors that unexpected values in a job or record cause."""
 
 _ATTEMPTS_S = 90.0
 """Maximum age of the list of attempts if many logs are followed; followers poll the states more often."""
@@ -68,21 +70,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     factory_params: ClassVar[frozenset[str]] = frozenset({"make_clients"})
     app_id_pattern = APP_ID
     app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', not starting with '-'"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.DEVICE_MOUNT,
-            Capability.RESULT,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.TIME_FILTER,
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.DEVICE_MOUNT,
+    }
     poll_interval_s: ClassVar[float] = 10.0
 
     def __init__(
@@ -148,7 +141,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
         if is_terminal(response.state) and known.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
-                self._add_error(known, response, decision.culprit)
+                # Only the log of this replica is read, because each read takes seconds.
+                culprit = known.request.replica_keys[decision.culprit]
+                text = self._error_text(known, decision.culprit)
+                add_error_files(response, lambda _, replica: text if (replica.role, replica.id) == culprit else None)
             known.final = response
         return response
 
@@ -174,24 +170,18 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             "AWS Batch lists no job: the submission was interrupted, or the job ended too long ago",
         )
 
-    def _add_error(self, known: Known, response: DescribeAppResponse, culprit: int) -> None:
-        """Add the error text that the failed replica wrote to `TORCHELASTIC_ERROR_FILE`."""
-        logs = known.replicas(known.attempt)[culprit].logs
+    def _error_text(self, known: Known, number: int) -> str:
+        """Return the text that a replica wrote to `TORCHELASTIC_ERROR_FILE`; empty: none."""
+        logs = known.replicas(known.attempt)[number].logs
         if not logs or not known.request.opts.shell:
-            return
+            return ""
         try:
             found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
             # The text is optional: do not fail the poll, because the state is known.
             log.warning("app %s: the error text of its program cannot be read: %s", known.app_id, error)
-            return
-        if text := clean_text("\n".join(found.get("error", []))):
-            role, k = known.request.replica_keys[culprit]
-            response.structured_error_msg = text
-            for status in response.roles_statuses:
-                for replica in status.replicas:
-                    if (status.role, replica.id) == (role, k):
-                        replica.structured_error_msg = text
+            return ""
+        return "\n".join(found.get("error", []))
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
         with self._catalog.mutex:
@@ -201,16 +191,28 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one account
         with self._catalog.mutex:
             ids, damaged = self._catalog.every()
-            found = self.describe_many(ids)
             rows = [ListAppResponse(app_id, AppState.UNKNOWN) for app_id in damaged]
-            for app_id, response in found.items():
-                known = self._catalog.get(app_id)
-                if response is not None and known is not None:
-                    app = known.request.app_def
-                    created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
-                    owner = owner_of(app.metadata)
-                    rows.append(ListAppResponse(app_id, response.state, name=app.name, owner=owner, created_at=created))
+            for app_id, known in (self._catalog.refresh(ids) if ids else {}).items():
+                app = known.request.app_def
+                created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
+                owner = owner_of(app.metadata)
+                state = self._listed_state(known)
+                rows.append(ListAppResponse(app_id, state, name=app.name, owner=owner, created_at=created))
         return rows
+
+    def _listed_state(self, known: Known) -> AppState:
+        """Return the state of an app; UNKNOWN if only this app cannot be described, so that the others are listed."""
+        try:
+            return self._described(known).state
+        except SchedulerUnavailableError as error:
+            if not isinstance(error, AppUnavailableError):
+                raise
+            cause: Exception = error
+        except (LaunchError, *_UNREADABLE) as error:
+            # For example, the user may not end this job.
+            cause = error
+        log.warning("app %s is listed as UNKNOWN: %s: %s", known.app_id, type(cause).__name__, cause)
+        return AppState.UNKNOWN
 
     def exists(self, app_id: str) -> bool:
         """Return whether the app exists; its state is not decided."""

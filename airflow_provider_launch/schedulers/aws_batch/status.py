@@ -11,12 +11,13 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.endings import ending_reason, ending_text, failure_message
 from airflow_provider_launch.schedulers.aws_batch.jobs import OURS, Replica, has_ended, stopped_outside
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 CANCELLED = f"{OURS}cancelled"
 """Reason for ending a job; the reason is the only field of a job that can be written after its submission."""
@@ -25,13 +26,6 @@ _MISCONFIGURED = "MISCONFIGURATION:"
 _TIME_LIMIT = f"{OURS}time limit"
 _FAILED = f"{OURS}failed"
 _CULPRIT = re.compile(rf"{_FAILED} \[(\d+)\] (.*)", re.DOTALL)
-_STATES = {
-    Phase.WAITING: AppState.PENDING,
-    Phase.RUNNING: AppState.RUNNING,
-    Phase.SUCCEEDED: AppState.SUCCEEDED,
-    Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # stopped by the launcher or Batch, so its exit code does not matter
-}
 
 
 class Action(Enum):
@@ -107,7 +101,8 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     named = _CULPRIT.match(reason)
     if outside := stopped_outside(job):
         return Decision(AppState.FAILED, f"stopped from outside ({outside})", replicas=replicas)
-    culprit = int(named[1]) if named else _first_failed(replicas)
+    culprit = _named(named[1], len(replicas)) if named else None
+    culprit = _first_failed(replicas) if culprit is None else culprit
     if culprit is None:
         text = reason or "AWS Batch gives no reason"
         return Decision(AppState.FAILED, f"the job failed: {text}", replicas=replicas)
@@ -119,6 +114,14 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
             return Decision(AppState.CANCELLED, replicas=replicas)
         found.state, found.action = AppState.RUNNING, Action.RESUBMIT
     return found
+
+
+def _named(number: str, count: int) -> int | None:
+    """Return the number of the replica that a reason names; None: there is no such replica, another user wrote it."""
+    try:
+        return parse_int(number, high=count - 1)
+    except UntrustedError:
+        return None
 
 
 def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replica]) -> Decision:
@@ -165,21 +168,20 @@ def response_from(request: AwsBatchRequest, attempt: int, decision: Decision) ->
     for number, (role, k) in enumerate(request.replica_keys):
         replica = decision.replicas[number] if decision.replicas else Replica()
         by_role[role].append(_status(role, k, replica, attempt, decision.state))
-    restarts = attempt + sum(one.restarts for one in decision.replicas)
-    return DescribeAppResponse(
+    response = app_response(
         request.app_id,
         decision.state,
-        num_restarts=restarts,
         msg=decision.msg,
-        metadata=dict(request.app_def.metadata),
-        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
-        roles=[*request.app_def.roles],
-        is_stuck=decision.is_stuck,
+        restarts=attempt + sum(one.restarts for one in decision.replicas),
+        replicas=by_role,
+        app=request.app_def,
     )
+    response.is_stuck = decision.is_stuck
+    return response
 
 
 def _status(role: str, k: int, replica: Replica, attempt: int, state: AppState) -> ReplicaStatus:
-    shown = _STATES[replica.phase]
+    shown = PHASE_STATES[replica.phase]
     if shown is AppState.PENDING:
         if is_terminal(state):
             shown = AppState.CANCELLED  # never started, and never will be

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
+from airflow_provider_launch.specs.secrets import masked_text
 from airflow_provider_launch.util.http_answer import HttpTarget
 from airflow_provider_launch.util.threads import limited
 from airflow_provider_launch.util.whole_answers import LimitedResponse, beginning, limit_pools, time_limit, whole
@@ -101,22 +102,23 @@ def _refuse_plaintext(url: str, connection: DockerConnection) -> None:
     """
     if not is_plaintext(url, connection):
         return
+    shown = masked_text(url)
     asked = [name for name in ("tls_ca", "tls_cert", "tls_key", "tls_verify") if getattr(connection, name)]
     if os.environ.get("DOCKER_TLS_VERIFY") and not (connection.host and connection.plaintext):
         asked.append("DOCKER_TLS_VERIFY")
     if asked:
         raise InvalidAppError(
-            f"{asked[0]} asks for TLS, but the Docker engine at {url!r} would be reached without it; set the "
+            f"{asked[0]} asks for TLS, but the Docker engine at {shown!r} would be reached without it; set the "
             f"certificate files in tls_ca, tls_cert and tls_key of the connection with a host tcp://, or use ssh://"
         )
     if not (connection.plaintext or _is_loopback(urlsplit(_address(url, connection)).hostname or "")):
         raise InvalidAppError(
-            f"the Docker engine at {url!r} would be reached over the network without encryption; set the certificate "
+            f"the Docker engine at {shown!r} would be reached over the network without encryption; set the certificate "
             f"files in tls_ca, tls_cert and tls_key of the connection, use ssh://, or permit it with plaintext"
         )
     if connection.registry_username:
         raise InvalidAppError(
-            f"the Docker engine at {url!r} is reached without encryption, so registry_password is not sent; "
+            f"the Docker engine at {shown!r} is reached without encryption, so registry_password is not sent; "
             f"use TLS, ssh:// or a Unix socket"
         )
 
@@ -154,8 +156,8 @@ def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
 def invalid_host(url: str, error: Exception) -> InvalidAppError:
     """Return the error for an invalid host."""
     return InvalidAppError(
-        f"host {url!r} of the connection is not a valid address of a Docker engine ({error}); "
-        f"write unix:///path, tcp://host:port or ssh://user@host"
+        f"host {masked_text(url)!r} of the connection is not a valid address of a Docker engine "
+        f"({masked_text(str(error))}); write unix:///path, tcp://host:port or ssh://user@host"
     )
 
 
@@ -263,8 +265,8 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                 with suppress(Exception):
                     self.close()
                 raise InvalidAppError(
-                    f"host {url!r} of the connection is Podman, whose API differs from Docker's for starts and ends of "
-                    f"containers; use a Docker engine"
+                    f"host {masked_text(url)!r} of the connection is Podman, whose API differs from Docker's for "
+                    f"starts and ends of containers; use a Docker engine"
                 )
             return version
 
@@ -358,7 +360,7 @@ def _broken_ssh_file(url: str, error: Exception) -> SchedulerRejectedError:
         if isinstance(again, paramiko.hostkeys.InvalidHostKey):
             cause = f"the key of {again.line.split()[0][:100]!r} is broken: {again.exc}"
     return SchedulerRejectedError(
-        f"{name} of the user that connects to {url} cannot be used: {cause}; "
+        f"{name} of the user that connects to {masked_text(url)} cannot be used: {cause}; "
         f"ask the administrator of this host to fix it"
     )
 

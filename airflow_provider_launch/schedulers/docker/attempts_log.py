@@ -1,18 +1,144 @@
-"""The log of a replica: the logs of the containers of all its attempts, one after the other."""
+"""The log of a replica: the logs of the containers of all its attempts, one after the other, read and followed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan
 from airflow_provider_launch.schedulers.docker.engine import Engine
-from airflow_provider_launch.schedulers.docker.log_reader import CURSOR_KEYS, Chunk, LogReader
-from airflow_provider_launch.schedulers.docker.log_stream import LogStreams
-from airflow_provider_launch.schedulers.log_streams import LogStream
+from airflow_provider_launch.schedulers.docker.log_frames import Frame, FrameParser
+from airflow_provider_launch.schedulers.docker.log_reader import (
+    CURSOR_KEYS,
+    Chunk,
+    LogReader,
+    cursor_after,
+    is_before,
+    positions_in,
+    reader_from,
+    since_of,
+)
+from airflow_provider_launch.schedulers.log_streams import LogStream, PositionLostError
+from airflow_provider_launch.schedulers.logs import LogLine
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.docker.engine import Engine
+    from airflow_provider_launch.util.http_answer import HttpAnswer
+
+
+_TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
+"""Tail, in frames, that is searched for the position, because the engine finds the end of a log faster than a time. If
+the position is not found, the next tail for this log is longer."""
+_KEPT_TAILS = 1000
+
+
+class FrameLines:
+    """Parses a followed log into lines, see `LineParser`.
+
+    Args:
+        cursor: of a read of the container; empty: start at the first line.
+        is_whole: the response has the whole log since the time of `since`, and not only a tail.
+    """
+
+    def __init__(self, cursor: Mapping[str, Any], *, is_whole: bool) -> None:
+        since, self.since = since_of(cursor)
+        self.starts_late = False
+        """The response starts among frames with the time of the position, which cannot be distinguished."""
+        self._before = cursor
+        self._is_whole = is_whole
+        self._frames = FrameParser()
+        self._reader = reader_from(cursor, since)
+        self._newest: dict[str, int] = {}
+        self._starts: dict[str, int] = {}
+        self._is_placed = self._reader.found()
+        self._early: list[LogLine] = []
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        """Return the lines that these bytes complete."""
+        lines: list[LogLine] = []
+        self._reader.take(self._ordered(self._frames.feed(data)), lines, sys.maxsize)
+        return lines if self._is_placed else self._placed(lines)
+
+    def is_placed(self) -> bool:
+        """Whether the position of the cursor was reached."""
+        return self._is_placed
+
+    def cursor(self) -> dict[str, Any]:
+        """Return the cursor after the last line returned."""
+        return cursor_after(self._before, self._reader)
+
+    def refusal(self) -> str:
+        """Return nothing, because the engine reports refusals as errors."""
+        return ""
+
+    def _placed(self, lines: list[LogLine]) -> list[LogLine]:
+        """Return the lines so far if the positions of both streams were reached, none before."""
+        self._early += lines
+        if self._reader.gave_up():
+            raise PositionLostError
+        if not self._reader.found():
+            return []
+        if not self._is_whole and not is_before(self._starts, positions_in(self._before)):
+            self.starts_late = True
+            raise PositionLostError
+        self._is_placed = True
+        lines, self._early = self._early, []
+        return lines
+
+    def _ordered(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        """Yield frames until one is older than an earlier one, because the engine repeats lines after a rotation."""
+        newest = self._newest
+        for frame in frames:
+            stream, time, _ = frame
+            if self._is_placed:
+                if time < newest.get(stream, 0):
+                    raise PositionLostError
+            else:
+                # Not checked before the position, because the clock may have been set back.
+                self._starts.setdefault(stream, time)
+            newest[stream] = time
+            yield frame
+
+
+class LogStreams:
+    """Opens followed logs of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tails: OrderedDict[str, int | None] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
+        """Open the log of a container at a cursor; None: the connection has no sockets.
+
+        Raises:
+            OSError: the engine did not open the stream.
+        """
+        tail = self._tail(container) if cursor.get("newest") is not None and not cursor.get("pending") else None
+        parser = FrameLines(cursor, is_whole=tail is None)
+        answer = self._engine.follow_logs(container, parser.since, tail)
+        return None if answer is None else (answer, parser)
+
+    def widen(self, container: str, parser: FrameLines) -> None:
+        """Use a longer tail the next time, because the parser has not found the position."""
+        with self._mutex:
+            tail = self._tails.pop(container, _TAIL)
+            # A log that starts at the position is probably short.
+            is_last = tail is None or tail >= _TAIL_MAX or parser.starts_late
+            wider = None if is_last or tail is None else tail * _TAIL_FACTOR
+            self._tails[container] = wider
+            if len(self._tails) > _KEPT_TAILS:
+                self._tails.popitem(last=False)
+
+    def _tail(self, container: str) -> int | None:
+        with self._mutex:
+            return self._tails.get(container, _TAIL)
 
 
 class AttemptsLog:

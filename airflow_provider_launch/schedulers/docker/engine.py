@@ -11,11 +11,10 @@ import secrets
 import tarfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, epoch_of
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
@@ -94,7 +93,7 @@ class Engine:
         with self.wire.request("GET", "/containers/json", query, what=LIST_NEWER if since else "") as response:
             restarts = self._uptimes.restarts
             try:
-                now = parsedate_to_datetime(response.headers["Date"]).timestamp()
+                now = epoch_of(response.headers["Date"])
                 with time_limit(ANSWER_S):
                     pieces = bounded(response.iter_content(_PIECE_BYTES), _MAX_LIST)
                     rows = json_rows(pieces, _warn_of_skipped)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
-from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, MOST_LINES, LogLine, Stream
+from airflow_provider_launch.util.untrusted import UntrustedError
 
 MARGIN_NS = 5_000_000_000
 """A read starts this long before the newest time: longer than the lag between the streams, or a step of the clock."""
-_MAX_PENDING_BYTES = 4 * 1024 * 1024
+_MAX_PENDING_BYTES = 16 * 1024 * 1024
+_FRAME_BYTES = 400
+"""Memory of a pending frame in addition to its text: a program may write millions of empty lines."""
 _HEADER = 8
 _LONGEST_FRAME = 1024 * 1024
 """Longer frames are split, because some engines send a whole line as one frame of up to 4 GB."""
@@ -49,7 +52,7 @@ class FrameParser:
         """Yield the frames that these bytes complete; the iterator must be exhausted.
 
         Raises:
-            OSError: the engine reports a read error.
+            UntrustedError: the engine reports that it cannot read this log, whose file may be damaged.
         """
         self._parts.append(chunk)
         self._size += len(chunk)
@@ -80,7 +83,7 @@ class FrameParser:
             base = seconds.get(second)
             if base is None:
                 if data[at] == _SYSTEM_ERROR:
-                    raise OSError(data[at + _HEADER : end][:1000].decode("utf-8", "replace").strip())
+                    raise UntrustedError(data[at + _HEADER : end][:1000].decode("utf-8", "replace").strip())
                 if len(seconds) > 1000:  # noqa: PLR2004 - a cache, of any size
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
@@ -99,7 +102,7 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
     """Return the frames of a response; an unfinished frame at its end is dropped.
 
     Raises:
-        OSError: the engine reports a read error.
+        UntrustedError: the engine reports that it cannot read this log, whose file may be damaged.
     """
     parser = FrameParser()
     for chunk in chunks:
@@ -155,7 +158,7 @@ class _StreamReader:
             self._pending.clear()
         elif at > self.position:
             self._pending.append((frame, at))
-            self._pending_bytes += len(frame[2])
+            self._pending_bytes += len(frame[2]) + _FRAME_BYTES
             if self._pending_bytes > _MAX_PENDING_BYTES:
                 yield from self.settle()
 
@@ -219,7 +222,7 @@ class LineReader:
         return self._streams[stream].position
 
     def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add lines until they have `limit` characters; False: the frames ended before that."""
+        """Add lines until they have `limit` characters, or are many; False: the frames ended before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:
@@ -228,7 +231,7 @@ class LineReader:
                 # Not the length of the frame, which may be only the last piece of a long line.
                 size += len(lines[-1].text) if new == 1 else sum(len(line.text) for line in lines[count:])
                 count += new
-                if size >= limit:
+                if size >= limit or count >= MOST_LINES:
                     return True
         return False
 

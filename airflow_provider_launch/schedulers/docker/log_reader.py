@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
+from airflow_provider_launch.schedulers._kit.attempt_logs import OpenAnswers
 from airflow_provider_launch.schedulers.docker.log_frames import (
     MARGIN_NS,
     Frame,

@@ -16,7 +16,6 @@ from typing import Any
 from cachetools import LRUCache
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
-from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
     App,
@@ -42,6 +41,7 @@ from airflow_provider_launch.schedulers.docker.reconcile import (
     to_inspect,
 )
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
+from airflow_provider_launch.schedulers.retry import reconcile
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,

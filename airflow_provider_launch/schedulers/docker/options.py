@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Optional
 
 from annotated_types import Ge, Le
 
-from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
-from airflow_provider_launch.schedulers.workspace_opts import ImageWorkspaceOpts
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, StructuredOpts
 
 APP_NETWORK, SHARED_NETWORK = "app", "launch"
 

@@ -224,10 +224,9 @@ def _env_names(body: Mapping[str, Any]) -> list[str]:
 def _own_body(
     request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int, values: macros.Values
 ) -> dict[str, Any]:
-    as_role = Role(role.name, "", num_replicas=role.num_replicas)
     env = {
         **role.copied_env,
-        **replica_env(request.app_id, as_role, k, request.rank0_host),
+        **replica_env(request.app_id, role, k, request.rank0_host),
         "LAUNCH_ATTEMPT": str(max(app_attempt, attempt)),
         "TORCHELASTIC_ERROR_FILE": ERROR_PATH,
         **{variable: str(port) for variable, port in request.ports.items()},

@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 
 from cachetools import LRUCache
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.endings import ending_text
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers._kit.naming import file_slug
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -103,23 +103,14 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     overlay_kinds: ClassVar[tuple[str, ...]] = (OVERLAY_KIND,)
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = "cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.DEVICE_MOUNT,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.STREAMS,
+        Capability.TIME_FILTER,
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.DEVICE_MOUNT,
+        Capability.WORKSPACE,
+    }
     poll_interval_s: ClassVar[float] = 0.5
 
     def __init__(self, session_name: str, connection: DockerConnection | None = None) -> None:

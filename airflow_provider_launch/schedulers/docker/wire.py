@@ -26,6 +26,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.specs.secrets import masked_text
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.util.whole_answers import beginning, lines_of, time_limit, whole
 
@@ -76,12 +77,14 @@ class Wire:
 
     def __init__(self, connection: DockerConnection, client: APIClient | None = None) -> None:
         self._connection = connection
-        self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        self._url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        self.url = masked_text(self._url)
+        """The address for messages, without a password."""
         try:
-            self.hostname = urlsplit(self.url).hostname
+            self.hostname = urlsplit(self._url).hostname
             """Name of the engine's host; None: this host."""
         except ValueError as error:
-            raise invalid_host(self.url, error) from error
+            raise invalid_host(self._url, error) from error
         self._client = client
         self._target: HttpTarget | None = None
         self._mutex = threading.Lock()
@@ -89,7 +92,7 @@ class Wire:
     @property
     def is_plaintext(self) -> bool:
         """Whether requests are sent over the network without encryption."""
-        return is_plaintext(self.url, self._connection)
+        return is_plaintext(self._url, self._connection)
 
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""
@@ -192,7 +195,7 @@ class Wire:
         """
         target = self._target
         if target is None:
-            target = self._target = http_target(self.url, self._connection)
+            target = self._target = http_target(self._url, self._connection)
         if target is None:
             return None
         client = self._connected()
@@ -211,7 +214,7 @@ class Wire:
                 return client, client.request(method, url, stream=True, allow_redirects=False, **how)
             except transport_errors() as error:
                 # All requests share one ssh connection, so a broken one must be replaced here.
-                if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
+                if self._url.startswith("ssh://") and not isinstance(error, ReadTimeout):
                     self._drop(client)
                 # Open logs may use all sessions of the old connection, and continue there.
                 if has_tried or not has_no_session(error):
@@ -237,7 +240,7 @@ class Wire:
 
     def _connect(self) -> APIClient:
         try:
-            return connect(self.url, self._connection)
+            return connect(self._url, self._connection)
         except LaunchError:
             raise  # first, because without docker-py `transport_errors` cannot be called
         except transport_errors() as error:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import ssl
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
+from airflow_provider_launch.specs.secrets import masked_text
 from airflow_provider_launch.util.http_answer import HttpTarget
 from airflow_provider_launch.util.whole_answers import limit_pools
 
@@ -20,11 +24,48 @@ if TYPE_CHECKING:
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HTTP_PORT, _HTTPS_PORT = 80, 443
+_CONNECTIONS = 16
 _ONE_LINE = (
     "the form has one line, in which YAML loses its line breaks: give JSON, as `kubectl config view --raw --minify "
     "--flatten -o json` prints it, or the file as base64"
 )
 _CURE = "correct the connection, or set in_cluster"
+_TOKEN_S = 60.0
+"""Seconds after which the token is read again, because the cluster renews it."""
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError)
+
+
+class _ServiceAccount:
+    """The service account of this pod, with the attributes of `kubernetes.client.Configuration` that are used here.
+
+    Importing the package instead takes 0.2 s and 20 MB in each process.
+    """
+
+    verify_ssl, assert_hostname, tls_server_name = True, None, None
+    ca_cert_data, cert_file, key_file = None, None, None
+
+    def __init__(self) -> None:
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
+        if not host or not port:
+            raise ValueError("in_cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which pods have")
+        self.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        self.ssl_ca_cert = str(_SERVICE_ACCOUNT / "ca.crt")
+        self._token, self._read_at = "", -math.inf
+        self.auth_settings()
+
+    def auth_settings(self) -> dict[str, dict[str, str]]:
+        """Return the header with the token."""
+        if time.monotonic() - self._read_at >= _TOKEN_S:
+            self._token, self._read_at = _text_of("token"), time.monotonic()
+        return {"BearerToken": {"in": "header", "key": "authorization", "value": f"bearer {self._token}"}}
+
+
+def _text_of(name: str) -> str:
+    """Return the text of a file of the service account."""
+    path = _SERVICE_ACCOUNT / name
+    if not (text := path.read_text(encoding="utf-8").strip()):
+        raise ValueError(f"{path} is empty")
+    return text
 
 
 class Access:
@@ -36,36 +77,54 @@ class Access:
     """
 
     def __init__(self, connection: KubernetesConnection) -> None:
+        self.stamps = stamps(connection)
+        self._unreadable: tuple[type[Exception], ...] = _UNREADABLE
+        self._configuration: Any
+        self.pool: PoolManager
         try:
-            from kubernetes import client, config
-            from urllib3.exceptions import HTTPError
-            from urllib3.util import parse_url
+            is_inside = _is_inside(connection)
+            # Proxies have rules of their own, which the package applies.
+            if is_inside and not getproxies().keys() - {"no"}:
+                from urllib3 import PoolManager
+
+                self._configuration = found = _ServiceAccount()
+                self.pool = PoolManager(maxsize=_CONNECTIONS, cert_reqs=ssl.CERT_REQUIRED, ca_certs=found.ssl_ca_cert)
+                namespace: str | None = _text_of("namespace")
+            else:
+                namespace = self._use_package(connection, is_inside=is_inside)
+            self.namespace: str = connection.namespace or namespace or "default"
+            self.url: str = self._configuration.host.rstrip("/")
+            limit_pools(self.pool)
         except ImportError as error:
             raise MissingDependencyError(
                 "the scheduler 'kubernetes' needs the package kubernetes; install the extra 'kubernetes' of "
                 "airflow-provider-launch"
             ) from error
-        self.stamps = stamps(connection)
-        self._unreadable = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError)
-        self._configuration = client.Configuration()
-        self._configuration.connection_pool_maxsize = 16
-        try:
-            namespace = _load(connection, config, self._configuration)
-            self.namespace: str = connection.namespace or namespace or "default"
-            self.url: str = self._configuration.host.rstrip("/")
-            if parse_url(self.url).scheme not in {"http", "https"}:
-                raise ValueError(f"the server {self.url!r} of the cluster is not a valid https:// address")
-            self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
-            limit_pools(self.pool)
         except UnicodeEncodeError:
             # The text and the cause of the error would quote the secret.
             raise InvalidAppError(
                 f"the kubeconfig of the connection cannot be used: user name or password have characters that are not "
                 f"allowed in an HTTP header; {_CURE}"
             ) from None
-        except (HTTPError, *self._unreadable) as error:
+        except self._unreadable as error:
             text = " ".join(str(error).split())[:300]
             raise InvalidAppError(f"the kubeconfig of the connection cannot be used: {text}; {_CURE}") from error
+
+    def _use_package(self, connection: KubernetesConnection, *, is_inside: bool) -> str | None:
+        """Let the package `kubernetes` read the credentials; return the namespace."""
+        from kubernetes import client, config
+        from urllib3.exceptions import HTTPError
+        from urllib3.util import parse_url
+
+        self._unreadable = (config.ConfigException, HTTPError, *_UNREADABLE)
+        self._configuration = client.Configuration()
+        self._configuration.connection_pool_maxsize = _CONNECTIONS
+        namespace = _load(connection, config, self._configuration, is_inside=is_inside)
+        host = self._configuration.host.rstrip("/")
+        if parse_url(host).scheme not in {"http", "https"}:
+            raise ValueError(f"the server {masked_text(host)!r} of the cluster is not a valid https:// address")
+        self.pool = client.ApiClient(self._configuration).rest_client.pool_manager
+        return namespace
 
     def target(self) -> HttpTarget | None:
         """Return the address of the API server; None if its proxy does not work with plain sockets.
@@ -106,8 +165,8 @@ class Access:
             settings: list[Any] = [*self._configuration.auth_settings().values()]
         except self._unreadable as error:
             raise SchedulerRejectedError(
-                f"the credentials for the Kubernetes API at {self.url} cannot be renewed ({type(error).__name__}); "
-                f"check that their file or program exists"
+                f"the credentials for the Kubernetes API at {masked_text(self.url)} cannot be renewed "
+                f"({type(error).__name__}); check that their file or program exists"
             ) from error
         return {
             found["key"]: _header(found["key"], found["value"])
@@ -176,19 +235,23 @@ def _plain(secret: str) -> str:
         return secret
 
 
-def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
+def _is_inside(connection: KubernetesConnection) -> bool:
+    """Return whether to use the service account of this pod."""
+    if connection.in_cluster and connection.context:
+        raise ValueError(f"in_cluster and the kubeconfig context {connection.context!r} are both set; remove one")
+    if connection.in_cluster is not None:
+        return connection.in_cluster
+    given = connection.kubeconfig_path or connection.kubeconfig_secret or connection.context
+    return not given and (_SERVICE_ACCOUNT / "token").exists()
+
+
+def _load(connection: KubernetesConnection, config: Any, configuration: Any, *, is_inside: bool) -> str | None:
     """Fill in `configuration` and return its namespace."""
     import yaml
 
-    given = connection.kubeconfig_path or connection.kubeconfig_secret or connection.context
-    inside = connection.in_cluster
-    if inside and connection.context:
-        raise ValueError(f"in_cluster and the kubeconfig context {connection.context!r} are both set; remove one")
-    if inside is None:
-        inside = not given and (_SERVICE_ACCOUNT / "token").exists()
-    if inside:
+    if is_inside:
         config.load_incluster_config(client_configuration=configuration)
-        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        return _text_of("namespace")
     how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
     try:
         if connection.kubeconfig_secret:

@@ -30,6 +30,8 @@ _NAMED_APPS = 40
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """With more than `_UNSTEADY_APPS` apps, the interval at which the pods of waiting apps are read."""
+_PENDING_SHARE = 0.5
+"""The pods of an app that waits are read again after this share of its wait; a change of its Jobs shows its start."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
 """Apps requested within this many seconds stay cached, however many there are."""
@@ -67,6 +69,7 @@ class Known:
     pods_of: tuple[str, ...] | None = None
     """Versions of the Jobs for which the pods were read."""
     pods_at: float = float("-inf")
+    pending_since: float | None = None
     running_attempt: int | None = None
     """The last attempt of the app that was seen running."""
     wait_reason: str = ""
@@ -86,6 +89,15 @@ class Known:
     refusal: str = ""
     """The cluster's refusal of the next step."""
     refused_at: float = float("-inf")
+
+    def pause_s(self, state: AppState, moment: float) -> float:
+        """Return the seconds between two reads of its pods if its Jobs do not change."""
+        if state is not AppState.PENDING:
+            self.pending_since = None
+            return 0.0
+        if self.pending_since is None:
+            self.pending_since = moment
+        return min((moment - self.pending_since) * _PENDING_SHARE, _UNSTEADY_S)
 
 
 class Catalog:
@@ -184,6 +196,7 @@ class Catalog:
         many = len(apps) > _UNSTEADY_APPS
         for app, assessment in apps:
             known = self.of(app.app_id)
+            pause_s = known.pause_s(assessment.state, moment)
             # Before its release an app has no pods.
             if assessment.state in {AppState.SUBMITTED, AppState.UNKNOWN} or not app.jobs:
                 continue
@@ -193,7 +206,7 @@ class Catalog:
                 wanted.append(app)
             elif not steady:
                 waiting.append(app)
-                is_due |= moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
+                is_due |= moment - known.pods_at > (_UNSTEADY_S if many else pause_s)
         if is_due:
             # Read all of them together: a separate schedule for each app could cost a list request at each poll.
             wanted += waiting

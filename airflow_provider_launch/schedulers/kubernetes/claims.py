@@ -7,13 +7,13 @@ import re
 import time
 from decimal import Decimal
 
-from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
-from airflow_provider_launch.schedulers.kubernetes.queue_reasons import is_gated
+from airflow_provider_launch.schedulers.kubernetes.pod_events import is_gated
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, restricted
 from airflow_provider_launch.specs.errors import (

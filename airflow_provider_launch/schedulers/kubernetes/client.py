@@ -9,11 +9,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
+import math
 import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -21,6 +21,7 @@ from airflow_provider_launch.schedulers._kit.http import (
     BusyRetry,
     NotFoundError,
     TakenError,
+    epoch_of,
     server_message,
     unreachable,
 )
@@ -31,6 +32,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.specs.secrets import masked_text
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.util.whole_answers import TooLargeError, beginning, time_limit, whole
 
@@ -56,8 +58,8 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 4
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _BUSY_RETRY_S = 8.0
 """Seconds for which a request is repeated while the server is too busy."""
-_WEBHOOK_RETRY_S = 1.0
-"""Seconds for which a request is repeated that only a webhook fails: other apps must not wait for it."""
+_ONE_APP_RETRY_S = 1.0
+"""Seconds for which a request is repeated that only a webhook or a node fails: other apps must not wait for it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
@@ -90,8 +92,8 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The address of the API server."""
-        return self._accessed().url
+        """The address of the API server, for messages."""
+        return masked_text(self._accessed().url)
 
     @property
     def namespace(self) -> str:
@@ -248,7 +250,10 @@ class Cluster:
         with self._open("GET", path, query or {}) as response:
             document, size = self._body(response)
             date = response.headers.get("Date")
-        now = parsedate_to_datetime(date).timestamp() if date else time.time()
+        try:
+            now = epoch_of(date) if date else time.time()
+        except ValueError as error:
+            raise self._unreachable(error) from error
         ahead_s = now - time.time()
         # The header has whole seconds, so the largest difference is the most exact one, unless a clock was set.
         self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
@@ -297,8 +302,9 @@ class Cluster:
                 continue
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
-            is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
-            limit_s = _WEBHOOK_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
+            # A webhook refuses one object, and the kubelet of one node may not serve its logs.
+            is_of_one = code == _SERVER_ERROR and ("webhook" in text if method != "GET" else path.endswith("/log"))
+            limit_s = _ONE_APP_RETRY_S if is_of_one else min(_BUSY_RETRY_S, self._connection.timeout_s)
             if not retry.pause(limit_s, wait_s):
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")
@@ -438,9 +444,10 @@ def _message(response: BaseHTTPResponse) -> str:
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return None if text is None else max(float(text), 0.0)
+        wait_s = 0.0 if text is None else float(text)
     except ValueError:
         return None
+    return None if text is None or not math.isfinite(wait_s) else max(wait_s, 0.0)
 
 
 def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:

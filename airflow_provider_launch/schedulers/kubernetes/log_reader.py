@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
+from airflow_provider_launch.schedulers._kit.attempt_logs import OpenAnswers
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
 from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER

@@ -25,7 +25,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
-from airflow_provider_launch.specs.roles import RetryPolicy, Role
+from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.secrets import masked_args, masked_document, masked_env, masked_text
 
 CONTAINER = "main"
@@ -271,8 +271,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
     first = request.roles[0]
     values = macros.Values(img_root="", app_id=request.app_id, replica_id=_REPLICA_MARK, rank0_env=RANK0_ENV)
     rank0 = job_name(request.app_id, first.slug, attempt, first.num_replicas)
-    as_role = Role(role.name, "", num_replicas=role.num_replicas)
-    known = replica_env(request.app_id, as_role, 0, f"{rank0}-0.{request.app_id}")
+    known = replica_env(request.app_id, role, 0, f"{rank0}-0.{request.app_id}")
     del known[_REPLICA]
     env = {
         **role.copied_env,

@@ -29,7 +29,7 @@ from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
-from airflow_provider_launch.util.untrusted import parse_int
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +110,11 @@ class Job:
     def held(self) -> bool:
         """Whether a queue or a user holds it back, before its start or after a stop."""
         return self.suspended and self.ended is None and not self.finished
+
+    @property
+    def runs(self) -> bool:
+        """Whether a pod of it runs now, or a replica has succeeded."""
+        return bool(self.ready or self.completed)
 
     @property
     def disrupted(self) -> bool:
@@ -392,13 +397,18 @@ def _asked_at(metadata: Mapping[str, Any]) -> float | None:
 
 
 def _indexes(text: str | None) -> frozenset[int]:
-    """Return the numbers in `1,3-5`."""
+    """Return the numbers in `1,3-5`; raises UntrustedError if there are more than an app has replicas."""
     found: set[int] = set()
-    for part in (text or "").split(","):
+    left = MAX_REPLICAS
+    for part in (text or "").split(",", MAX_REPLICAS + 1):
         first, _, last = part.partition("-")
         if first:
-            lowest = parse_int(first, 0, MAX_REPLICAS)
-            found.update(range(lowest, parse_int(last or first, 0, MAX_REPLICAS) + 1))
+            numbers = range(parse_int(first, 0, MAX_REPLICAS), parse_int(last or first, 0, MAX_REPLICAS) + 1)
+            # Counted with repetitions, each of which costs time.
+            left -= len(numbers)
+            if left < 0:
+                raise UntrustedError(f"a Job has more than {MAX_REPLICAS} completed or failed indexes")
+            found.update(numbers)
     return frozenset(found)
 
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
-from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
@@ -25,6 +24,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
 from airflow_provider_launch.schedulers.kubernetes.removals import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
+from airflow_provider_launch.schedulers.retry import reconcile
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,

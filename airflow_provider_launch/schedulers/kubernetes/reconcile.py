@@ -215,7 +215,8 @@ class _Assessor:
 
     def _cancelled(self, phases: dict[str, Phase], live: list[Job]) -> Assessment:
         if live:
-            ran = self.number > 0 or any(job.ran for job in live)
+            # A cancel also ends pods that have never started, which a Job counts as failed; pods that ran are kept.
+            ran = self.number > 0 or any(job.ran and (job.ended is None or job.runs) for job in live)
             state = AppState.RUNNING if ran else AppState.PENDING if self._was_released() else AppState.SUBMITTED
             return Assessment(state, "being cancelled", phases, end=[(job, CANCEL) for job in live])
         return Assessment(AppState.CANCELLED, "cancelled", phases)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -45,8 +45,7 @@ from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotat
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in, result_in
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.pod_events import HELD, PodEvents
-from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_state
+from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
@@ -122,21 +121,12 @@ class KubernetesScheduler(
             "name the resource of a device plugin in resource.devices, such as 'vpc.amazonaws.com/efa'"
         )
     }
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.TIME_FILTER,
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.WORKSPACE,
+    }
     poll_interval_s: ClassVar[float] = 2.0
 
     def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:

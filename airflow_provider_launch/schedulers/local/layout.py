@@ -58,18 +58,24 @@ def attempt_dir(app_dir: str, app_attempt: int, role: str, replica: int, attempt
 
 MOST_ATTEMPTS = 10_000
 """Maximum attempts of one replica; its program could create any number of directories, and each read lists them all."""
-_MOST_ENTRIES = 100_000
+_MOST_ENTRIES = 3 * MOST_ATTEMPTS
+"""Maximum entries of all directories that are read to find the attempts of one replica."""
 
 
 def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
     """Return (app attempt, replica attempt) of every attempt of one replica, in order.
 
     Raises:
-        UntrustedError: there are more than `MOST_ATTEMPTS`.
+        UntrustedError: there are more than `MOST_ATTEMPTS`, or too many other files.
     """
     found: list[tuple[int, int]] = []
-    for app_attempt in numbers_in(f"{app_dir}/run"):
-        found += [(app_attempt, n) for n in numbers_in(f"{app_dir}/run/{app_attempt}/{role}/{replica}")]
+    left = _MOST_ENTRIES
+    app_attempts, left = _numbers_in(f"{app_dir}/run", left)
+    if len(app_attempts) > MOST_ATTEMPTS:
+        raise UntrustedError(f"the app has more than {MOST_ATTEMPTS} attempts")
+    for app_attempt in app_attempts:
+        numbers, left = _numbers_in(f"{app_dir}/run/{app_attempt}/{role}/{replica}", left)
+        found += [(app_attempt, n) for n in numbers]
         if len(found) > MOST_ATTEMPTS:
             raise UntrustedError(f"replica {replica} of {role!r} has more than {MOST_ATTEMPTS} attempts")
     return found
@@ -81,15 +87,20 @@ def numbers_in(path: str) -> list[int]:
     Raises:
         UntrustedError: there are too many entries.
     """
+    return _numbers_in(path, _MOST_ENTRIES)[0]
+
+
+def _numbers_in(path: str, most: int) -> tuple[list[int], int]:
+    """Return the same, and how many entries may still be read of `most`."""
     try:
         with os.scandir(path) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES + 1)]
+            names = [entry.name for entry in itertools.islice(entries, most + 1)]
     except FileNotFoundError:
-        return []
-    if len(names) > _MOST_ENTRIES:
-        raise UntrustedError(f"{path!r} has more than {_MOST_ENTRIES} entries")
+        return [], most
+    if len(names) > most:
+        raise UntrustedError(f"{path!r} has more than {_MOST_ENTRIES} entries, with the directories next to it")
     # The app may have created other entries. Not `isdigit`, which accepts non-ASCII digits.
-    return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name))
+    return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), most - len(names)
 
 
 _REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
@@ -99,7 +110,11 @@ MOST_PARTS = 500_000
 """Maximum items of lists and objects in it: each needs fifty times the memory of its text, and CPU time."""
 
 
-def parse_record(data: str | bytes) -> Any:
+class TooManyPartsError(UntrustedError):
+    """The lists and objects of a document have more items than it can need."""
+
+
+def parse_record(data: str | bytes, most_parts: int = MOST_PARTS) -> Any:
     """Return the document.
 
     Raises:
@@ -107,27 +122,42 @@ def parse_record(data: str | bytes) -> Any:
     """
     data = data.encode() if isinstance(data, str) else data
     parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
-    if parts > MOST_PARTS:
-        raise UntrustedError(f"the document has about {parts} parts, the limit is {MOST_PARTS}")
+    if parts > most_parts:
+        raise TooManyPartsError(f"the document has about {parts} parts, the limit is {most_parts}")
     return parse_json(data, LARGEST_RECORD)
 
 
 def read_json(path: str) -> Any:
     """Return the document, or None if the file does not exist or has no valid document."""
     try:
+        return read_small_json(path, MOST_PARTS)
+    except TooManyPartsError:
+        return None
+
+
+def read_small_json(path: str, most_parts: int) -> Any:
+    """Return the same, if the lists and objects of the document have at most this many items.
+
+    Raises:
+        TooManyPartsError: they have more, so that a program has written them; they would cost time in each poll.
+    """
+    try:
         with open_regular(path) as file:
             # Check the size before reading, because a sparse file would fill the memory.
             if os.fstat(file.fileno()).st_size > LARGEST_RECORD:
                 return None
-            return parse_record(file.read(LARGEST_RECORD + 1))
+            return parse_record(file.read(LARGEST_RECORD + 1), most_parts)
+    except TooManyPartsError:
+        raise
     except (FileNotFoundError, NotRegularError, UntrustedError):
         return None
 
 
 def write_json(path: str, document: object, *, durable: bool = False) -> None:
     """Replace the file atomically: a reader sees the old document or the new one, never half of it."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # A new file under a name that nothing can predict: a FIFO of the app's program there would block for ever.
+    temporary = f"{path}.{os.urandom(8).hex()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "w", encoding="utf-8") as file:
             json.dump(document, file, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Reads the files that the programs of one replica write: logs and error file."""
+"""Reads the files that the programs of one replica write: logs, error file and result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 
 from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers.local import layout
-from airflow_provider_launch.schedulers.local.exits import ending_of
-from airflow_provider_launch.schedulers.local.safe_files import open_regular
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
-from airflow_provider_launch.util.untrusted import UntrustedError
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs.errors import InvalidAppError
 
 LONGEST_REPLY = 64 * 1024
+_EXIT_PARTS = 100
 
 
 def read_chunk(
@@ -63,21 +65,49 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
     if attempt >= len(attempts):
         return ""
     at = attempts[attempt]
-    document = layout.read_json(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit")
+    path = f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit"
     try:
-        return ending_of(document) if document else ""
+        document = layout.read_small_json(path, _EXIT_PARTS)
+        is_sound = document and isinstance(document["code"], (int, type(None)))
+        return ending_of(document) if is_sound else ""
     except (LookupError, TypeError, ValueError, AttributeError):
         return ""  # its program has replaced the file of the shim
 
 
-def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:
-    """Return the text that the last attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`."""
+# The state has the last attempt, because a listing of its directory, in which its program may have put any number of
+# files, would cost time for each replica.
+
+
+def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str | None:
+    """Return the text that an attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`.
+
+    Args:
+        app_dir: directory of the app.
+        role_dir: directory name of the role.
+        k: the replica.
+        at: its attempt, as attempt of the app and of the replica.
+    """
     try:
-        attempts = layout.attempts_of(app_dir, role_dir, k)
-        if not attempts:
-            return None
-        path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/error.json"
-        with open_regular(path) as file:
+        with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/error.json") as file:
             return file.read(LONGEST_REPLY).decode("utf-8", "replace") or None
-    except (OSError, UntrustedError):
+    except OSError:
         return None
+
+
+def read_result(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> JsonValue:
+    """Return the result of a replica of the first role from its attempt `at`, as in `read_reply`; None: it wrote none.
+
+    Raises:
+        InvalidAppError: it is larger than 4 KB, not valid JSON, or not a regular file.
+    """
+    try:
+        with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/result") as file:
+            data = file.read(RESULT_LIMIT_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return None
+    except NotRegularError as error:
+        raise InvalidAppError(
+            "the result is not a regular file; write one JSON document to LAUNCH_RESULT_PATH"
+        ) from error
+    return parse_result(data, size)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 POLL_AGAIN_S = 1.0
 """Seconds after which a cached response is checked even without a journal line: the supervisor may have been killed."""
 KEPT_ROLES = 1024
-_MOST_NEWS, _LONGEST_PARTIAL = 16 * 1024 * 1024, 1024
+_MOST_NEWS, _LONGEST_PARTIAL = 64 * 1024, 1024
+"""Maximum bytes of the journal that are read: a thousand changes. If there are more, all apps are read again, which
+takes as long for honest apps, while a program can write a million line ends."""
 
 
 class Observed:
@@ -47,8 +49,9 @@ class Observed:
             status = os.fstat(file.fileno())
             inode, offset = self._position
             if inode != status.st_ino or not 0 <= status.st_size - offset <= _MOST_NEWS:
-                # A new journal, so the rest of the old one was missed, or a program has made the file too long.
+                # A new journal, so the rest of the old one was missed, or there are too many lines.
                 self._answers.clear()
+                self._roles.clear()
                 self._position, self._partial = (status.st_ino, status.st_size), b""
                 return
             if status.st_size == offset:

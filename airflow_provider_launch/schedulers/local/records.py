@@ -7,12 +7,17 @@ import errno
 import os
 import re
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cachetools import FIFOCache
+
+from airflow_provider_launch.schedulers._kit.request import stored_app
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -20,13 +25,19 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-from airflow_provider_launch.util.untrusted import UntrustedError
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, AppDef
+from airflow_provider_launch.util.untrusted import UntrustedError, one_line
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Valid app ids: names of directories that cannot be outside the root."""
 _SWEEP_EVERY_S = 3600.0
 _REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
+_OF_HOST = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY,
+})  # fmt: skip
+"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory."""
 
 
 _LATEST = 2.0**40
@@ -47,6 +58,92 @@ _REPLICA_FIELDS: Mapping[str, _Kind] = {
 }  # fmt: skip
 
 
+_KEPT_BYTES = 256 * 1024 * 1024
+"""Maximum memory of the cached requests of all apps together, as estimated."""
+_PART_BYTES, _PART_CHARS = 64, 3
+"""Memory of an item of a list, and the length of the shortest one: `{},`."""
+_CHANGES_S = 60.0
+_TRACKED = 10_000
+_MOST_CHANGED_BYTES = 1024 * 1024
+"""Maximum bytes of changed requests of one app that are read in that time. A launcher writes a request only once."""
+_STATE_PARTS, _REPLICA_PARTS = 5000, 20
+"""Maximum items in a state: of the whole app with its ports, and in addition for each replica."""
+
+
+Version = tuple[int, int, int]
+"""Inode, size and time of a file, which differ after each change."""
+
+
+class StoredApp(dict[str, Any]):
+    """The content of `app.json`. It is cached, so callers must not change it."""
+
+    def __init__(self, document: Mapping[str, Any], version: Version) -> None:
+        super().__init__(document)
+        self.version = version
+        self.damage = ""
+        """Why `app_def` cannot be built, once that was tried."""
+
+    @cached_property
+    def app_def(self) -> AppDef:
+        """The app as it was submitted.
+
+        Raises:
+            ValueError: it is not an app, or has too many replicas; other errors mean the same.
+        """
+        return stored_app(self["app"])
+
+    @property
+    def most_replicas(self) -> int:
+        """The number of its replicas, or the maximum if `app_def` was not built."""
+        app: AppDef | None = vars(self).get("app_def")
+        return sum(role.num_replicas for role in app.roles) if app else MAX_REPLICAS
+
+
+class _StoredApps:
+    """The cached requests by app id. A request never changes, but a program may replace that of its own app."""
+
+    def __init__(self) -> None:
+        # Calls come from several threads, so reading must not change the order.
+        self._lock = threading.Lock()
+        self._apps: FIFOCache[str, StoredApp] = FIFOCache(_KEPT_BYTES, getsizeof=lambda app: _memory_of(app.version[1]))
+        self._changes: FIFOCache[str, tuple[Version, int, float]] = FIFOCache(_TRACKED)
+        """App id to the version that was read last, the bytes of all versions read, and since when."""
+
+    def get(self, app_id: str, version: Version | None = None) -> StoredApp | None:
+        """Return the cached request, if there is one of this version; None: of any version."""
+        found = self._apps.get(app_id)
+        return found if found is None or version in {None, found.version} else None
+
+    def keep(self, app_id: str, app: StoredApp) -> None:
+        """Cache a request."""
+        with self._lock:
+            self._apps[app_id] = app
+
+    def may_read(self, app_id: str, version: Version) -> bool:
+        """Return whether a request may be read, after those that were read before; note that it is read."""
+        now = time.monotonic()
+        with self._lock:
+            last, size, since = self._changes.get(app_id, (None, 0, now))
+            if now - since > _CHANGES_S:
+                size, since = 0, now
+            if version != last:
+                if size > _MOST_CHANGED_BYTES:
+                    return False
+                size += version[1]
+            self._changes[app_id] = version, size, since
+        return True
+
+    def forget(self, app_id: str) -> None:
+        """Forget what was read of an earlier app with this id."""
+        with self._lock:
+            self._changes.pop(app_id, None)
+
+
+def _memory_of(size: int) -> int:
+    """Return the memory that a request with this number of bytes needs at most."""
+    return size + _PART_BYTES * min(size // _PART_CHARS, layout.MOST_PARTS)
+
+
 class Records:
     """Creates, reads, marks and removes the directories of the apps.
 
@@ -56,8 +153,9 @@ class Records:
     def __init__(self, root: str) -> None:
         self.root = root
         self._is_used = False
-        self._damaged: dict[str, tuple[int, int, int] | None] = {}
-        """App id to the version of a damaged record, so that a large one is not read again in each poll."""
+        self._apps = _StoredApps()
+        self._damaged: dict[str, tuple[Version | None, str]] = {}
+        """App id to the version of a damaged record and its error, so that it is not read again in each poll."""
         self._id: str | None = None
         """Id of the root in which the first app was found; None before that, or if the root has no id."""
 
@@ -78,35 +176,70 @@ class Records:
         self._refuse_other_root()
         return found
 
-    def app(self, app_id: str) -> dict[str, Any] | None:
+    def app(self, app_id: str) -> StoredApp | None:
         """Return the request of the app, or None if the app does not exist.
 
         Raises:
             SchedulerUnavailableError: the root is missing, or was replaced by another one.
         """
-        found: dict[str, Any] | None
         root_id = self._id or self._read_id()
         with self.readable():
             self._refuse_foreign(app_id)
             path = f"{self.dir(app_id)}/{layout.APP}"
             version = self._version(path)
-            if version is not None and version == self._damaged.get(app_id):
-                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is not a valid document"))
-            self._damaged.pop(app_id, None)
-            found = layout.read_json(path)
-            # Check again, because an app may be launched or removed at this moment, each atomically.
-            is_there = found is None and os.path.lexists(path)
-            version = self._version(path)
-            if is_there and (found := layout.read_json(path)) is None and os.path.lexists(path):
-                self._damaged[app_id] = version
-                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is not a valid document"))
+            found = self._apps.get(app_id, version) if version is not None else None
+            if found is None:
+                found = self._read_app(app_id, path, version)
         if found is not None:
-            self._refuse_damaged(app_id, found, _APP_FIELDS)
-            self._refuse_damaged(app_id, found["request"], _REQUEST_FIELDS)
             self._is_used, self._id = True, root_id
         else:
             self._refuse_other_root()
         return found
+
+    def _read_app(self, app_id: str, path: str, version: Version | None) -> StoredApp | None:
+        if version is not None:
+            damaged_version, text = self._damaged.get(app_id, (None, ""))
+            if version == damaged_version:
+                raise AppUnavailableError(text)
+            if not self._apps.may_read(app_id, version):
+                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is replaced too often"))
+        self._damaged.pop(app_id, None)
+        document = layout.read_json(path)
+        if document is None and os.path.lexists(path):
+            # Check again, because an app may be launched or removed at this moment, each atomically.
+            version = self._version(path)
+            document = layout.read_json(path)
+            if document is None and os.path.lexists(path):
+                raise self._noted(app_id, version, f"{layout.APP} is not a valid document")
+        if document is None or version is None:
+            return None if document is None else self._read_app(app_id, path, self._version(path))
+        try:
+            self._refuse_damaged(app_id, document, _APP_FIELDS)
+            self._refuse_damaged(app_id, document["request"], _REQUEST_FIELDS)
+        except AppUnavailableError as error:
+            self._damaged[app_id] = version, str(error)
+            raise
+        found = StoredApp(document, version)
+        self._apps.keep(app_id, found)
+        return found
+
+    def _noted(self, app_id: str, version: Version | None, why: str) -> AppUnavailableError:
+        text = self.damage(app_id, why)
+        self._damaged[app_id] = version, text
+        return AppUnavailableError(text)
+
+    def app_def(self, app_id: str, app: StoredApp) -> AppDef:
+        """Return the app as it was submitted; the caller must not change it.
+
+        Raises:
+            AppUnavailableError: it is not an app, or has more replicas than an app can have.
+        """
+        if not app.damage:
+            try:
+                return app.app_def
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                app.damage = self.damage(app_id, f"{layout.APP}: {type(error).__name__}: {one_line(str(error), 200)}")
+        raise AppUnavailableError(app.damage)
 
     def state(self, app_id: str) -> dict[str, Any] | None:
         """Return the latest state from the supervisor, or None if it has not written one yet."""
@@ -119,7 +252,13 @@ class Records:
 
     def _state(self, app_id: str) -> dict[str, Any] | None:
         safe_files.refuse_foreign(self.dir(app_id))
-        found: dict[str, Any] | None = layout.read_json(f"{self.dir(app_id)}/{layout.STATE}")
+        kept = self._apps.get(app_id)
+        count = kept.most_replicas if kept else MAX_REPLICAS
+        path = f"{self.dir(app_id)}/{layout.STATE}"
+        try:
+            found: dict[str, Any] | None = layout.read_small_json(path, _STATE_PARTS + _REPLICA_PARTS * count)
+        except layout.TooManyPartsError as error:
+            raise AppUnavailableError(self.damage(app_id, f"{layout.STATE}: {error}")) from error
         if found is not None:
             self._refuse_damaged(app_id, found, {"final": bool})
         return found
@@ -166,6 +305,7 @@ class Records:
                 fill(temporary)
             layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
             os.rename(temporary, self.dir(app_id))
+            self._apps.forget(app_id)
         except LaunchError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -277,7 +417,7 @@ class Records:
                 raise AppUnavailableError(self.damage(app_id, f"{name!r} has a wrong value"))
 
     @staticmethod
-    def _version(path: str) -> tuple[int, int, int] | None:
+    def _version(path: str) -> Version | None:
         """Return a version that changes with the file; None: the file does not exist."""
         try:
             status = os.lstat(path)
@@ -291,9 +431,17 @@ class Records:
 
     def is_of_one_app(self, error: OSError) -> bool:
         """Return whether an error is about a file of one app, while the directory of all apps can be read."""
-        if error.errno not in _REPLACED or not str(error.filename).startswith(f"{self.root}/apps/"):
+        name = str(error.filename or "/")
+        # A relative name is below the directory of an app, which was opened before.
+        is_of_app = name.startswith(f"{self.root}/apps/") or not name.startswith("/")
+        if error.errno in _OF_HOST or not is_of_app:
             return False
-        return os.access(f"{self.root}/apps", os.R_OK | os.X_OK)
+        try:
+            with os.scandir(f"{self.root}/apps") as entries:
+                next(entries, None)
+        except OSError:
+            return False
+        return True
 
     @staticmethod
     def _replaced(error: OSError) -> AppUnavailableError:

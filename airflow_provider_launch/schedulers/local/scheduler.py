@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -34,15 +34,15 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, safe_files, status
+from airflow_provider_launch.schedulers.local.log_files import read_result
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.local.records import APP_ID, Records
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
-from airflow_provider_launch.schedulers.local.results import read_result
 from airflow_provider_launch.schedulers.local.safe_files import ForeignFileError
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
-from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -54,6 +54,7 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import UntrustedError
 from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
@@ -80,19 +81,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
         "its replicas see the files of this host: leave them out, or use a scheduler with containers",
     )
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {Capability.STREAMS, Capability.WORKSPACE}
     poll_interval_s: ClassVar[float] = 0.25
 
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
@@ -213,8 +202,8 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         app = self._records.app(app_id)
         if app is None:
             return None
+        app_def = self._records.app_def(app_id, app)
         document = self._records.state(app_id)
-        app_def = app_from_dict(app["app"])
         if document is None or not document["final"]:
             here = socket.gethostname()
             if app["host"] != here:
@@ -232,22 +221,24 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         response = status.response_from(app_id, app, document, app_def)
         response.ui_url = Path(self._records.dir(app_id), "run").as_uri()
         if response.state is AppState.FAILED:
-            if not self._add_error_files(app_id, response) and self._records.app(app_id) is None:
+            if not self._add_error_files(app_id, response, document or {}) and self._records.app(app_id) is None:
                 return None  # as above
         elif not is_terminal(response.state):
             self._observed.keep(app_id, response)
         return response
 
-    def _add_error_files(self, app_id: str, response: DescribeAppResponse) -> bool:
-        app_dir = self._records.dir(app_id)
-        return add_error_files(
-            response,
-            lambda index, replica: log_files.read_reply(app_dir, layout.role_dir(index, replica.role), replica.id),
-        )
+    def _add_error_files(self, app_id: str, response: DescribeAppResponse, state: Mapping[str, Any]) -> bool:
+        app_dir, app_attempt = self._records.dir(app_id), state.get("app_attempt", 0)
+
+        def read(index: int, replica: ReplicaStatus) -> str | None:
+            at = app_attempt, (replica.num_restarts or 0) - app_attempt
+            return log_files.read_reply(app_dir, layout.role_dir(index, replica.role), replica.id, at)
+
+        return add_error_files(response, read)
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
         app = self._records.app(app_id)
-        return AppDryRunInfo(request_from(app["request"]), format_request) if app else None
+        return AppDryRunInfo(request_from(copy.deepcopy(app["request"])), format_request) if app else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
@@ -275,10 +266,15 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         app = self._records.app(app_id)
         if app is None:
             raise UnknownAppException(app_id)
-        first = app["request"]["roles"][0]
-        for k in range(len(first["replicas"])):
+        first = self._records.app_def(app_id, app).roles[0]
+        with self._records.readable():
+            state = self._records.state(app_id) or {"app_attempt": 0, "replicas": []}
+        attempts = {one["id"]: one["attempt"] for one in state["replicas"] if one["role"] == first.name}
+        role_dir = layout.role_dir(0, first.name)
+        for k in range(first.num_replicas):
+            at = state["app_attempt"], attempts.get(k, 0)
             with self._records.readable():
-                found = read_result(self._records.dir(app_id), layout.role_dir(0, first["name"]), k)
+                found = read_result(self._records.dir(app_id), role_dir, k, at)
             # Checked after the read, because a deleted file looks like an app without a result.
             if found is None and self._records.app(app_id) is None:
                 raise UnknownAppException(app_id)
@@ -344,7 +340,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             app = self._records.app(app_id)
             if app is None:
                 raise UnknownAppException(app_id)
-            found = app_from_dict(app["app"]).roles
+            found = self._records.app_def(app_id, app).roles
             self._observed.keep_roles(app_id, found)
         return layout.role_dir(found.index(check_replica(found, role_name, k)), role_name)
 

@@ -15,8 +15,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, signal_name
 from airflow_provider_launch.schedulers.local import layout, processes
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -225,3 +227,15 @@ def pipe() -> tuple[int, int]:
 
 def _report(text: str) -> None:
     os.write(2, (text + "\n").encode("utf-8", "replace"))
+
+
+def ending_of(document: Mapping[str, Any]) -> str:
+    """Return how an attempt ended, as its shim wrote it to the file `exit`."""
+    if document.get("lost"):
+        return "its processes were killed from outside (SIGKILL)"
+    if document.get("outside"):
+        return "ended from outside (SIGTERM)"
+    if document.get("stopped"):
+        return "stopped"
+    name = signal_name(document["signal"]) if document.get("signal") else None
+    return ending_text(ReplicaEnd(document["code"], signal=name))

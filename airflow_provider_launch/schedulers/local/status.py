@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import signal_name
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
-from airflow_provider_launch.schedulers.signals import signal_name
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState

@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import failure_message
 from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
-from airflow_provider_launch.schedulers.local.exits import ending_of
+from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 
 PAUSE_S = 0.2

@@ -302,25 +302,34 @@ MARK_END = (
 while IFS='|' read -r id claim end; do
     # Take a claim that was missing, so that no job can win it any more.
     if [ ! "$claim" ] || ln -sT "$claim" "$id/claim" 2>/dev/null; then ln -sT "$end" "$id/end" 2>/dev/null; fi
-    echo "$id|$(readlink "$id/end" | head -n 1)"
+    printf '%s|%s\0' "$id" "$(readlink "$id/end")"
 done
 exit 0
 """
 )
-"""`$1` root; `id|claim or nothing|end` on stdin: ends that an observer found. Prints the recorded ends."""
+"""`$1` root; `id|claim or nothing|end` on stdin: ends that an observer found.
+
+Prints the recorded ends. A program can replace the link of its app, and its target may have any characters, so each
+entry ends with a NUL.
+"""
 
 REMOVE = (
     "none() { exit 0; }"
     + _ENTER
     + r"""
+until=$(($(date +%s) + 5))
 while IFS= read -r id; do
-    mv -T "$id" "../building/$id.$2" 2>/dev/null
-    rm -rf "../building/$id.$2"
+    gone=../building/$id.$2
+    mv -T "$id" "$gone" 2>/dev/null
+    # A program may have left millions of files, whose removal must not delay the poll of other apps.
+    left=$((until - $(date +%s)))
+    [ "$left" -le 0 ] || timeout "$left" rm -rf "$gone"
+    [ ! -e "$gone" ] || (rm -rf "$gone" &) </dev/null >/dev/null 2>&1
 done
 exit 0
 """
 )
-"""`$1` root, `$2` a unique text; ids on stdin. Removes each app in one step."""
+"""`$1` root, `$2` a unique text; ids on stdin. Removes each app in one step, large ones in the background."""
 
 PROBE = (
     _ROOT

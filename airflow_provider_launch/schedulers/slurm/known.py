@@ -47,27 +47,35 @@ class KnownApp:
     attempts_as_of: str = ""
     errors: dict[str, str] | None = None
     last_log_line: str | None = None
-
-    def newest_path(self, role: int, k: int, name: str) -> str:
-        """Return the path of a file in the last attempt of a replica; empty if there is no attempt."""
-        mine = [one for one in self.attempts if (one.role, one.replica) == (role, k)]
-        if not mine:
-            return ""
-        at = mine[-1]
-        return f"{self.record.app_id}/run/{at.app_attempt}/{self.request.roles[role].slug}/{k}/{at.number}/{name}"
+    _newest_of: tuple[list[Attempt], dict[tuple[int, int], Attempt]] = field(default_factory=lambda: ([], {}))
+    """The attempts, and what `_newest` made of them."""
 
     def newest_paths(self, role: int, name: str) -> list[str]:
-        """Return `newest_path` of each replica of a role."""
-        newest = {one.replica: one for one in self.attempts if one.role == role}
-        of_role, app_id = self.request.roles[role], self.record.app_id
-        return [
-            f"{app_id}/run/{newest[k].app_attempt}/{of_role.slug}/{k}/{newest[k].number}/{name}" if k in newest else ""
-            for k in range(of_role.num_replicas)
-        ]
+        """Return the path of a file in the last attempt of each replica of a role; empty if there is no attempt."""
+        found = self._newest
+        replicas = range(self.request.roles[role].num_replicas)
+        return [self._path(found[role, k], name) if (role, k) in found else "" for k in replicas]
+
+    def failed_paths(self, name: str) -> list[str]:
+        """Return the path of a file in the last attempt of each replica that has a failed attempt, sorted."""
+        failed = {(one.role, one.replica) for one in self.attempts if one.code and not one.stopped}
+        return sorted(self._path(self._newest[replica], name) for replica in failed)
 
     def error(self, role: int, replica: ReplicaStatus) -> str | None:
         """Return the error that a failed replica wrote."""
-        return (self.errors or {}).get(self.newest_path(role, replica.id, "error.json"))
+        newest = self._newest.get((role, replica.id))
+        return (self.errors or {}).get(self._path(newest, "error.json")) if newest else None
+
+    @property
+    def _newest(self) -> dict[tuple[int, int], Attempt]:
+        """Role and replica to its last attempt, computed once for a list of attempts, which may be long."""
+        if self._newest_of[0] is not self.attempts:
+            self._newest_of = self.attempts, {(one.role, one.replica): one for one in self.attempts}
+        return self._newest_of[1]
+
+    def _path(self, at: Attempt, name: str) -> str:
+        slug = self.request.roles[at.role].slug
+        return f"{self.record.app_id}/run/{at.app_attempt}/{slug}/{at.replica}/{at.number}/{name}"
 
 
 class KnownApps:
@@ -183,8 +191,7 @@ class KnownApps:
     def load_errors(self, app: KnownApp) -> None:
         """Read the errors that the replicas of a failed app wrote, once."""
         if app.errors is None:
-            failed = [(one.role, one.replica) for one in app.attempts if one.code and not one.stopped]
-            paths = sorted({app.newest_path(role, k, "error.json") for role, k in failed})
+            paths = app.failed_paths("error.json")
             errors, size = {}, 0
             while paths and size < _ERRORS_BYTES:
                 for path, file in self._store.read(paths[:_ERRORS_AT_ONCE], _ERROR_BYTES).items():

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge
 
-from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
-from airflow_provider_launch.schedulers.workspace_opts import WorkspaceOpts
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, WorkspaceOpts
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.

@@ -7,7 +7,7 @@ scripts did not write marks the app as damaged or is ignored; it never raises an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
@@ -20,6 +20,7 @@ _ATTEMPT = re.compile(
     r"(?:(?P<host>[A-Za-z0-9._-]{1,255})|(?P<code>[0-9]{1,3}),(?P<stopped>[01])),"
     r"(?P<time>[0-9]{1,11}(?:\.[0-9]{1,9})?)"
 )
+FORGED_END = "end is not a link that its job has made"
 _CLAIM = re.compile(r"\w{1,64}")
 _JOB_FIELDS = 7
 _COMMENT = re.compile(r"launch:(?P<app>\w+:\w+):(?P<nonce>\w+)(?: |$)")
@@ -135,6 +136,16 @@ def parse_observation(text: str) -> Observation:
     return found
 
 
+def parse_ends(text: str, app_ids: Collection[str]) -> dict[str, str | None]:
+    """Parse the output of `commands.MARK_END`: app id to the end. None: our scripts have not written it.
+
+    Apps without an end, and ids that are not in `app_ids`, are left out.
+    """
+    rows = (entry.partition("|") for entry in text.split("\0"))
+    ends = {app_id: end for app_id, _, end in rows if end and app_id in app_ids}
+    return {app_id: end if _END.fullmatch(end) else None for app_id, end in ends.items()}
+
+
 _MARKS = {"cancel": "cancelled", "delete": "deleted", "term": "terminated"}
 
 
@@ -149,7 +160,7 @@ def _fill(record: Record, name: str, version: str, changed: float, target: str) 
     elif name == "end":
         record.end = target
         if not _END.fullmatch(target):
-            record.end, record.damage = "", "end is not a link that its job has made"
+            record.end, record.damage = "", FORGED_END
     elif name in _MARKS:
         setattr(record, _MARKS[name], True)
     elif name == "alive":

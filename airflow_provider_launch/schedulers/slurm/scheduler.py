@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
+from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTE
 from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps, most_attempts
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
-from airflow_provider_launch.schedulers.slurm.records import Job, Observation, Record
+from airflow_provider_launch.schedulers.slurm.records import FORGED_END, Job, Observation, Record
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
 from airflow_provider_launch.schedulers.slurm.status import (
     FORGOTTEN,
@@ -46,7 +46,7 @@ from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidApp
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMixin
+from airflow_provider_launch.workspace.api import CopiedWorkspaceMixin
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESULTS_AT_ONCE = 50
@@ -73,20 +73,11 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
         "replicas see the files of their node, and containers those of option container_mounts: leave them out",
     )
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.STREAMS,
+        Capability.TIME_FILTER,
+        Capability.WORKSPACE,
+    }
     poll_interval_s: ClassVar[float] = 5.0
 
     def __init__(self, session_name: str, connection: SlurmConnection | None = None) -> None:
@@ -136,11 +127,10 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         """
         with self._mutex:
             apps, damaged = self._known.load(seen.records)
-            for record in seen.records.values():
-                if record.damage:
-                    damaged[record.app_id] = f"the record of app {record.app_id!r} is damaged: {record.damage}"
+            damaged |= _damaged(seen)
             apps = {app_id: app for app_id, app in apps.items() if app_id not in damaged}
             standings = self._standings(seen, apps)
+            damaged |= _damaged(seen)  # found when an end was recorded
             gone = [app_id for app_id, found in standings.items() if _is_left_over(apps[app_id], found)]
             dead = [app_id for app_id in damaged if _is_dead(seen.records[app_id], seen.now - _DEAD_S)]
             self._store.remove([*gone, *dead])
@@ -163,7 +153,10 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return responses, damaged
 
     def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
-        """Return the state of each app; record newly found ends, and use the recorded end."""
+        """Return the state of each app; record newly found ends, and use the recorded end.
+
+        Leaves out an app whose recorded end is forged, and notes the damage in its record.
+        """
         jobs: dict[str, builtins.list[Job]] = {}
         for job in seen.jobs:
             jobs.setdefault(job.app, []).append(job)
@@ -186,6 +179,10 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         )
         new = [(app_id, one.claim, f"{one.end},{seen.now}") for app_id, one in found.items() if one.is_new]
         for app_id, end in self._store.mark_ends(new).items():
+            if end is None:
+                apps[app_id].record.damage = FORGED_END
+                del found[app_id]
+                continue
             apps[app_id].record.end = end
             found[app_id] = standing(apps[app_id].record, [], seen.now, self.connection.settle_s)
         # If we lost the race for the claim, the app runs, and its next poll shows the state.
@@ -313,6 +310,14 @@ def _result_in(file: FilePart | None) -> JsonValue:
     if not file.is_plain:
         raise InvalidAppError("the result is not a plain file; write one JSON document to LAUNCH_RESULT_PATH")
     return parse_result(file.data, file.size)
+
+
+def _damaged(seen: Observation) -> dict[str, str]:
+    return {
+        record.app_id: f"the record of app {record.app_id!r} is damaged: {record.damage}"
+        for record in seen.records.values()
+        if record.damage
+    }
 
 
 def _is_left_over(app: KnownApp, found: Standing) -> bool:

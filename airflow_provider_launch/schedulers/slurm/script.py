@@ -17,7 +17,6 @@ from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_en
 from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest, SlurmRole
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _plan(request: SlurmRequest) -> str:
 
 def _role_file(role: SlurmRole, app_id: str) -> str:
     values = macros.Values(img_root=role.img_root, app_id=app_id, replica_id=_REPLICA, rank0_env=RANK0_ENV)
-    known = replica_env(app_id, Role(role.name, "", num_replicas=role.num_replicas), 0, "")
+    known = replica_env(app_id, role, 0, "")
     known["LAUNCH_REPLICA_ID"] = _REPLICA
     del known[RANK0_ENV]  # set when an attempt starts
     env = {**role.copied_env, **known, **{name: values.substitute(text) for name, text in role.env.items()}}

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, signal_in
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
-from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.schedulers.slurm.records import Account, Attempt, Job, Record
 from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest
 from airflow_provider_launch.specs.sentinels import NONE

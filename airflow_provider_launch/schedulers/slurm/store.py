@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers.slurm import commands
 from airflow_provider_launch.schedulers.slurm.records import (
     Account,
@@ -20,13 +20,13 @@ from airflow_provider_launch.schedulers.slurm.records import (
     damage_text,
     parse_accounts,
     parse_attempts,
+    parse_ends,
     parse_observation,
 )
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, request_from
 from airflow_provider_launch.schedulers.slurm.script import APP_BYTES, app_files, packed
 from airflow_provider_launch.schedulers.slurm.transport import AnswerTooLargeError
 from airflow_provider_launch.specs.errors import (
-    AppConflictError,
     AppUnavailableError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -107,10 +107,7 @@ class Store:
         if answer.code == commands.DAMAGED:
             raise AppUnavailableError(damage_text(request.app_id, "id is not the file that was written"))
         if answer.code == commands.CONFLICT:
-            raise AppConflictError(
-                f"'slurm' has an app {request.app_id!r} with another definition; nothing was started. "
-                f"Choose another id, or delete that app first"
-            )
+            refuse_other_spec("slurm", request.app_id, request.spec_hash, None)
         if answer.code == commands.GONE:
             raise deleted_meanwhile(request.app_id)
         if answer.code == commands.REFUSED:
@@ -185,8 +182,10 @@ class Store:
             return []
         return parse_accounts(answer.out.decode("utf-8", "replace"))
 
-    def mark_ends(self, ends: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    def mark_ends(self, ends: Sequence[tuple[str, str, str]]) -> dict[str, str | None]:
         """Record ends that an observer found; return the recorded ends, which may be earlier ones.
+
+        None in place of an end: a program has put something else there.
 
         Args:
             ends: app id, value to claim the app with (empty if it is claimed), text of the end.
@@ -195,8 +194,7 @@ class Store:
         if not lines:
             return {}
         text = self._run(commands.MARK_END, stdin=lines.encode()).out.decode("utf-8", "replace")
-        rows = (line.partition("|") for line in text.splitlines())
-        return {app_id: end for app_id, _, end in rows if end}
+        return parse_ends(text, {app_id for app_id, _, _ in ends})
 
     def discard(self, jobs: Sequence[str]) -> None:
         """Cancel held jobs of ended apps, whose submitter was killed before it could do so."""
@@ -226,14 +224,20 @@ class Store:
 
         Raises:
             UnknownAppException: the app does not exist.
+            AppUnavailableError: its program has written records that cannot be parsed.
         """
         flat = [str(item) for path, *numbers in parts for item in (f"{app_id}/{path}", *numbers)]
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
         if answer.code == commands.GONE:
             raise UnknownAppException(app_id)
-        head, _, data = answer.out.partition(b"files\n")
-        names = head.decode("utf-8", "replace").splitlines()
-        files = {path.partition("/")[2]: file for path, file in self._files(data).items() if file.is_plain}
+        # A program can name a record `start,0,0,0,files`.
+        head, _, data = (b"\n" + answer.out).partition(b"\nfiles\n")
+        names = head.decode("utf-8", "replace").split("\n")
+        try:
+            found = dict(_framed(data))
+        except ValueError as error:
+            raise AppUnavailableError(f"the files of app {app_id!r} cannot be read: {error}") from error
+        files = {path.partition("/")[2]: file for path, file in found.items() if file.is_plain}
         return "end" in names, parse_attempts(names), files
 
     def probe(self, *, mount: str | None, with_node: bool) -> str:

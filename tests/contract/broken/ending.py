@@ -106,6 +106,19 @@ class ReportsTheTimeLimitAtItsMoment(Local):
         return found
 
 
+@caught_by("test_nothing_runs_once_an_app_is_given_up")
+class ReportsALossBeforeItsProgramsEnd(Local):
+    """Reports an app without a supervisor as dead."""
+
+    def describe_many(self, app_ids: Any) -> Any:
+        lost = [app_id for app_id in app_ids if self._records.app(app_id) and self._is_given_up(app_id)]
+        found = super().describe_many([app_id for app_id in app_ids if app_id not in lost])
+        return {**found, **{app_id: DescribeAppResponse(app_id, AppState.FAILED) for app_id in lost}}
+
+    def _is_given_up(self, app_id: str) -> bool:
+        return not (self._records.is_supervised(app_id) or self._records.has_ended(app_id))
+
+
 # ---- cancel --------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
+from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.contract.broken.defects import Local, caught_by
 
@@ -41,6 +42,18 @@ class TakesADamagedFileForAnOutage(_Failed):
 class ShowsANul(_Failed):
     def touch(self, response: DescribeAppResponse) -> None:
         response.structured_error_msg = "\0"
+
+
+@caught_by(FILES)
+class ShowsALongMessage(_Failed):
+    def touch(self, response: DescribeAppResponse) -> None:
+        response.msg = "x" * 100_000
+
+
+@caught_by(FILES)
+class ShowsAReasonOfManyLines(_Failed):
+    def touch(self, response: DescribeAppResponse) -> None:
+        response.roles_statuses[0].replicas[0].reason = "a\nb"
 
 
 @caught_by(FILES)
@@ -132,3 +145,14 @@ class ListsNothingWhileARecordIsDamaged(Local):
 class LeavesOutADamagedRecord(Local):
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         return [row for row in super().list(cfg) if row.state is not AppState.UNKNOWN]
+
+
+@caught_by(DAMAGED)
+class BelievesANumberOfReplicas(Local):
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        try:
+            return super().describe_many(app_ids)
+        except AppUnavailableError as error:
+            roles = [Role("main", "", num_replicas=10**9)]
+            damaged = {app_id: DescribeAppResponse(app_id, AppState.RUNNING, roles=roles) for app_id in error.texts}
+            return {**self.describe_many([each for each in app_ids if each not in damaged]), **damaged}

@@ -19,7 +19,7 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.support.threads_scheduler import AppThread
@@ -94,6 +94,13 @@ class CancelsOnlyWhatRuns(Threads):
         found = self.describe(app_id)
         if found is not None and found.state is AppState.RUNNING:
             super()._cancel_existing(app_id)
+
+
+@caught_by("test_an_app_that_never_started_is_not_running_during_its_cancel")
+class CountsEachCancelledAppAsStarted(ChangesWhatIsTold):
+    def reported(self, found: DescribeAppResponse) -> None:
+        if (self.root / found.app_id / "cancel").exists() and not is_terminal(found.state):
+            found.state = AppState.RUNNING
 
 
 @caught_by("test_several_roles_run_at_the_same_time")

@@ -317,7 +317,8 @@ class Node(_Runs):
 
     def end(self, *, by_user: bool) -> None:
         """Stop the node: TerminateJob of the job, or the end of its main node."""
-        if is_over(self.status):
+        if is_over(self.status) or (self.attempts and self.attempts[-1].stopped is not None):
+            # Its program ended by itself, though the node does not say so yet.
             return
         self.terminated = self.terminated or by_user
         self._stopping = True

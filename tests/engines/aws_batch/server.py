@@ -21,7 +21,7 @@ from werkzeug.serving import make_server
 
 from tests.engines.aws_batch import corrections
 from tests.engines.aws_batch.containers import Clock, Containers
-from tests.engines.aws_batch.execution import Execution, execution_of
+from tests.engines.aws_batch.execution import Execution, Node, execution_of
 from tests.engines.aws_batch.names import ACCOUNT, CONTROL, GROUP, OTHER_QUEUE, QUEUE, REGION
 from tests.engines.aws_batch.settings import Settings
 
@@ -72,8 +72,8 @@ class Server:
             before[name] = getattr(owner, name)
             setattr(owner, name, value)
         if job := asked.get("lose_host"):
-            backend = batch_backends[ACCOUNT][REGION]
-            self.containers.lose(execution_of(backend._jobs[job]).attempts[-1])
+            lost = batch_backends[ACCOUNT][REGION]._jobs[job]
+            self.containers.lose((lost if isinstance(lost, Node) else execution_of(lost)).attempts[-1])
         for job, code in asked.get("end_idle", {}).items():
             self.containers.idle[job].end(code)
         for job in asked.get("forget", []):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.docker import images
 from tests.engines.docker.private import PrivateDocker
-from tests.support.local import until
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("dockerd")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.local import until
+from tests.support.apps import until
 
 GO = """#!/bin/sh
 if [ "$1" = env ]; then echo {version}; echo {toolchain}; exit; fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ from tests.faults.pipe import TcpPipe
 def slurm_cluster() -> Cluster:
     """The cluster of this session."""
     return OURS
+
+
+def own_port(first: int) -> int:
+    """Return the first port for a cluster of one test; workers of `pytest -n` run such tests side by side."""
+    return first + 20 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20)
 
 
 class SlurmCommands:

@@ -6,8 +6,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
-from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
+from airflow_provider_launch.schedulers._kit.attempt_logs import (
+    Attempt,
+    AttemptRead,
+    OpenAnswers,
+    read_attempts,
+    unread_attempts,
+)
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
 

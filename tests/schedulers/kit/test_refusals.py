@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus, refuse_unsupported
+from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus, refuse_other_spec, refuse_unsupported
 from airflow_provider_launch.schedulers.capability import Capability
 from airflow_provider_launch.specs import (
+    AppConflictError,
     AppDef,
     BindMount,
     DeviceMount,
@@ -103,3 +104,11 @@ def test_more_arguments_and_variables_than_a_program_gets_are_refused(where: str
 
     del parts["N0"]
     refuse(role(args=list(parts.values())), ALL)
+
+
+def test_only_the_same_definition_is_adopted() -> None:
+    refuse_other_spec("mine", "app-1", "abc", "abc")
+
+    for other in ("abd", None):
+        with pytest.raises(AppConflictError, match="'mine' has an app 'app-1' with another definition; nothing was"):
+            refuse_other_spec("mine", "app-1", "abc", other)

@@ -1,0 +1,97 @@
+"""The request of a task: its app and its options, as they are launched."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch._task.lineage import with_parent_run
+from airflow_provider_launch._task.secrets import hidden_values, register, shown_request
+from airflow_provider_launch.hooks.extras import refuse_locked
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.task_states import deployment_id
+from airflow_provider_launch.operators._workspace import with_workspace
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.operators._sources import Sources
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs.roles import AppDef
+
+
+def shown_dry_run(operator: LaunchAppOperator, app: AppDef) -> str:
+    """Return the request of the app as text."""
+    hook = LaunchHook.for_connection(operator.launch_conn_id)
+    try:
+        app = _with_workspace(app, operator, hook, None)
+        return shown_request(hook.runner.dryrun(app, hook.options.backend, launch_options(operator, hook)))
+    finally:
+        hook.close()
+
+
+def launch_options(operator: LaunchAppOperator, hook: LaunchHook) -> dict[str, Any]:
+    """Return the options of this launch: those of the connection, overridden by `cfg` and the time limit.
+
+    Raises:
+        InvalidAppError: an option is unknown, locked, wrong, or given twice.
+        UnsupportedError: the scheduler has no time limit.
+    """
+    cfg = hook.merged_cfg(operator.cfg)
+    limit = operator.time_limit_s
+    if limit is None:
+        return cfg
+    schema = hook.scheduler.run_opts()
+    name = schema.registered_name("time_limit_s")
+    if name is None:
+        raise UnsupportedError(
+            f"time_limit_s={limit} is set, but scheduler {hook.options.backend!r} has no such option; "
+            f"leave it out, or use execution_timeout, which needs a running worker"
+        )
+    refuse_locked(operator.launch_conn_id, hook.options, schema, [name])
+    given = cfg.get(name) if "time_limit_s" in (operator.cfg or {}) else None
+    if given is not None and given != limit:
+        raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
+    return {**cfg, name: limit}
+
+
+def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHook, sources: Sources) -> AppDef:
+    """Return the app with its workspace, its task as owner and parent run; Airflow masks its secrets from now on.
+
+    The given app is not changed.
+
+    Args:
+        app: the checked app.
+        operator: the task of the DAG, rendered.
+        ti: its task instance.
+        hook: reaches the scheduler.
+        sources: decides which directories may be mirrored.
+
+    Raises:
+        InvalidAppError: the workspace is wrong, or a role has an overlay although the connection locks options.
+        UnsupportedError: the scheduler does not support workspaces.
+    """
+    for role in app.roles if hook.options.locked else ():
+        if role.metadata.get(hook.options.backend):
+            raise InvalidAppError(
+                f"role {role.name!r} has an overlay for {hook.options.backend!r} in its metadata, which could override "
+                f"options that connection {operator.launch_conn_id!r} locks; leave it out"
+            )
+    stays = not operator.wait or not operator.follow_options.may_cancel
+    owner = {
+        **TaskKey.of(ti)._asdict(),
+        TRY: ti.try_number,
+        DEPLOYMENT: deployment_id(),
+        POLICY: LEAVE if stays else "cancel",
+    }
+    # For `Runner.list`, and for the reconciler.
+    app = dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
+    app = with_parent_run(_with_workspace(app, operator, hook, sources), ti, operator.log.warning)
+    # Before the request is shown, which may contain such values anywhere.
+    register(hidden_values(app.roles, {}, ()))
+    return app
+
+
+def _with_workspace(app: AppDef, operator: LaunchAppOperator, hook: LaunchHook, sources: Sources | None) -> AppDef:
+    dag = operator.get_dag()
+    return with_workspace(app, operator.workspace, dag.fileloc if dag else None, hook.scheduler, sources)

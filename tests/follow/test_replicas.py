@@ -1,0 +1,20 @@
+"""The replicas of an app, as its log readers need them."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.follow.replicas import standings_of, waiting
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.specs import AppState, Role
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
+
+
+def test_a_plug_in_that_reports_any_number_of_replicas_costs_little() -> None:
+    """A program has written the number into the record of its app; each replica would take memory in a triggerer."""
+    roles = [Role("a", "", num_replicas=MAX_REPLICAS - 1), Role("b", "", num_replicas=50_000)]
+
+    found = waiting(roles, None)
+
+    assert len(found) == MAX_REPLICAS
+    assert ("b", 0) in found
+    assert len(waiting(roles, ["b"])) == MAX_REPLICAS
+    assert len(standings_of(DescribeAppResponse("app", AppState.RUNNING, roles=roles), None)) == MAX_REPLICAS

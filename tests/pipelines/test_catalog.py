@@ -1,0 +1,139 @@
+"""Files of several attempts of a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import ObjectStoragePath
+
+from airflow_provider_launch.pipelines.catalog import CatalogError, Earlier, RunCatalog
+
+
+class Files:
+    """The catalog of one run, and a folder for each attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._attempts = 0
+
+    def catalog(self, task_id: str, scopes: tuple[str, ...] = (), **earlier: Any) -> RunCatalog:
+        before = {name: Earlier(one) if isinstance(one, int) else one for name, one in earlier.items()}
+        return RunCatalog(ObjectStoragePath(f"file://{self.path}/catalog"), "d", "r:1", task_id, scopes, before)
+
+    def folder(self) -> Path:
+        self._attempts += 1
+        folder = self.path / "data" / str(self._attempts)
+        folder.mkdir(parents=True, mode=0o700)
+        folder.parent.chmod(0o700)
+        return folder
+
+    def put(self, task_id: str, scopes: tuple[str, ...] = (), *, strict: bool = True, **files: str) -> None:
+        folder = self.folder()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        self.catalog(task_id, scopes).put(["*"], folder, is_strict=strict)
+
+    def get(self, task_id: str, scopes: tuple[str, ...] = (), **earlier: Any) -> dict[str, str]:
+        folder = self.folder()
+        self.catalog(task_id, scopes, **earlier).get(["**"], folder)
+        return {
+            path.relative_to(folder).as_posix(): path.read_text()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_an_attempt_replaces_what_an_earlier_one_stored(files: Files) -> None:
+    """Names with a pid or a date differ in each attempt; a `*` of the next task would read both."""
+    files.put("make", strict=False, part_17="half", report="half")
+    assert files.get("handle", make=1) == {"part_17": "half", "report": "half"}
+
+    files.put("make", part_18="whole", report="whole")
+
+    assert files.get("read", make=1) == {"part_18": "whole", "report": "whole"}
+
+
+def test_an_attempt_that_stores_nothing_leaves_nothing(files: Files) -> None:
+    files.put("make", out="old")
+
+    files.put("make", strict=False)
+
+    with pytest.raises(CatalogError, match="there are nothing"):
+        files.get("read", make=1)
+
+
+def test_another_task_keeps_its_file_of_the_same_name(files: Files) -> None:
+    files.put("make", data="made", old="made")
+    files.put("clean", data="cleaned", old="made")
+
+    files.put("make", data="made again")
+
+    assert files.get("read", make=1, clean=2) == {"data": "cleaned", "old": "made"}
+
+
+def test_a_retry_reads_what_the_first_attempt_read(files: Files) -> None:
+    """A step that adds to a file would add twice."""
+    files.put("make", counts="1")
+    files.put("add", counts="12")
+
+    assert files.get("add", make=1) == {"counts": "1"}
+    files.put("make", counts="a")
+    assert files.get("add", make=1) == {"counts": "a"}
+    assert files.get("read", make=1, add=2) == {"counts": "12"}
+
+
+def test_files_of_a_task_that_is_not_before_are_not_read(files: Files) -> None:
+    """Otherwise the result would depend on which of two parallel steps is faster."""
+    files.put("a", out="a")
+    files.put("b", out="b", more="b")
+
+    assert files.get("after_a", a=1) == {"out": "a"}
+    assert files.get("after_both", a=1, b=2) == {"out": "b", "more": "b"}
+
+
+def test_an_element_replaces_its_own_files_only(files: Files) -> None:
+    for at in range(3):
+        files.put("m.each.one", (f"m/{at}",), out=f"{at}", **{f"pid_{at}": ""})
+    files.put("m.each.one", ("m/1",), out="again", pid_7="")
+
+    three = Earlier(1, "m", lambda: 3)
+    assert files.get("read", **{"m.each.one": three}) == {
+        "m/0/out": "0", "m/0/pid_0": "", "m/1/out": "again", "m/1/pid_7": "", "m/2/out": "2", "m/2/pid_2": "",
+    }  # fmt: skip
+    assert files.get("m.each.two", ("m/1",), **{"m.each.one": three}) == {"out": "again", "pid_7": ""}
+
+
+def test_elements_of_a_longer_list_are_not_read(files: Files) -> None:
+    """The list of a run that was cleared may be shorter."""
+    for at in range(3):
+        files.put("m.each.one", (f"m/{at}",), out=f"{at}")
+
+    assert files.get("read", **{"m.each.one": Earlier(1, "m", lambda: 2)}) == {"m/0/out": "0", "m/1/out": "1"}
+
+
+def test_files_of_a_failed_try_are_gone_after_a_success(run_pipeline, tmp_path):
+    ran = run_pipeline(f"""
+        catalog: {tmp_path / "catalog"}
+        executor: {{type: local, config: {{env: {{FLAG: "{tmp_path / "flag"}"}}}}}}
+        dag:
+          start_at: make
+          steps:
+            make:
+              type: task
+              command_type: shell
+              command: echo x > part-$$.csv; test -e $FLAG || {{ touch $FLAG; exit 1; }}
+              max_attempts: 2
+              catalog: {{put: "*.csv"}}
+              next: read
+            read: {{type: task, command_type: shell, command: test "$(ls | wc -l)" = 1, catalog: {{get: "*.csv"}}, next: success}}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert len([*(tmp_path / "catalog").rglob("*.csv")]) == 1

@@ -1,0 +1,126 @@
+"""Inputs of a step: arguments, variables, and settings that are templates."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
+from airflow_provider_launch.specs.macros import macros
+
+VALUES = macros.Values(img_root="/", app_id="a", replica_id="0", rank0_env="X")
+
+
+def built(path: Any, parameters: dict[str, Any], step: str = "one", **context: Any) -> Any:
+    """Return the first role of the app of a step, and the options of its launch."""
+    task = dag_from_file(path).get_task(step)
+    run = SimpleNamespace(conf={}, run_id="r")
+    whole: Any = {"params": {}, "dag_run": run, "task": task, "dag": task.dag, "ds": "2026-01-02", **context}
+    task.render_template_fields(whole)
+    rendered, place = task._rendered(whole)
+    app, cfg = build_app(task.model, rendered, place, Inputs(parameters))
+    return app.roles[0], cfg
+
+
+def started(role: Any, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the program of a role."""
+    env = {name: VALUES.substitute(text) for name, text in role.env.items()}
+    command = [role.entrypoint, *(VALUES.substitute(text) for text in role.args)]
+    return subprocess.run(
+        command, env={"PATH": os.environ["PATH"], **env, **more}, capture_output=True, text=True, check=False
+    )
+
+
+def one(**fields: Any) -> str:
+    step = {"type": "task", "next": "success", **fields}
+    return json.dumps({"dag": {"start_at": "one", "steps": {"one": step}}}) + "\n"
+
+
+def test_arguments_give_a_function_the_date_of_the_run(write, tmp_path):
+    write("def step(day, rows, more=0):\n    return {'got': [day, rows, more]}\n", "mine_of_args.py")
+    path = write(one(command="mine_of_args.step", args={"day": "{{ ds }}", "rows": "$count"}))
+
+    role, _ = built(path, {"count": 5, "day": "hidden"})
+
+    ran = started(role, LAUNCH_RESULT_PATH=str(tmp_path / "result"))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((tmp_path / "result").read_text()) == {"got": ["2026-01-02", 5, 0]}
+
+
+def test_arguments_are_variables_of_a_shell_command(write):
+    path = write(one(command_type="shell", command="echo $day $PATH", args={"day": "{{ ds }}", "PATH": "/mine"}))
+
+    ran = started(built(path, {})[0])
+
+    assert ran.stdout == f"2026-01-02 {os.environ['PATH']}\n"
+
+
+def test_functions_have_parameters_as_variables(write):
+    """Programs that a function starts, and those written for magnus, read them there."""
+    role, _ = built(write(one(command="m.f")), {"x": [1]})
+
+    assert {role.env[f"{prefix}x"] for prefix in ("LAUNCH_PARAM_", "MAGNUS_PRM_", "RUNNABLE_PRM_")} == {"[1]"}
+    assert "x" not in role.env
+
+
+@pytest.mark.parametrize("returns", [None, ["small"]])
+def test_a_shell_step_starts_with_large_parameters(write, tmp_path, returns):
+    """Linux starts no program with a variable of more than 128 KB."""
+    large = {"files": ["ä" * 40] * 3500, "many": "x" * (LARGEST_VARIABLE - 10), "small": 1}
+    more = {} if returns is None else {"returns": returns}
+    command = "export small=2 MAGNUS_PRM_new=3; echo ${files:-unset}"
+    path = write(one(command_type="shell", command=command, **more))
+
+    ran = started(built(path, large)[0], LAUNCH_RESULT_PATH=str(tmp_path / "result"))
+
+    assert (ran.returncode, ran.stdout) == (0, "unset\n"), ran.stderr[-300:]
+    names = {"small"} if returns else {"MAGNUS_PRM_new"}
+    assert set(json.loads((tmp_path / "result").read_text())["$env"]) == names
+
+
+def test_a_function_gets_large_parameters(write, tmp_path):
+    large = {"files": [f"{at}-ä{'x' * 30}" for at in range(5000)]}
+    write("def step(files):\n    return {'count': len(files), 'last': files[-1]}\n", "mine_of_large.py")
+
+    ran = started(built(write(one(command="mine_of_large.step")), large)[0], LAUNCH_RESULT_PATH=str(tmp_path / "r"))
+
+    assert ran.returncode == 0, ran.stderr[-300:]
+    assert json.loads((tmp_path / "r").read_text()) == {"count": 5000, "last": large["files"][-1]}
+
+
+def test_a_command_that_is_no_template_stays_as_it_is(write):
+    path = write(one(command_type="shell", command="A=abc; echo ${#A} '{{ ds }}'", template=False))
+
+    assert started(built(path, {})[0]).stdout == "3 {{ ds }}\n"
+
+
+def test_settings_are_templates(write):
+    """magnus replaces `$x` in all values of a configuration file."""
+    config = {"image": "{{ ds }}", "mounts": ["/{{ ds }}:/data"], "code_dir": "/{{ ds }}", "network": "{{ ds }}"}
+    path = write(one(command="m.f", executor={"type": "local-container", "config": config}))
+
+    role, cfg = built(path, {})
+
+    assert (role.image, role.mounts[0].src_path) == ("2026-01-02", "/2026-01-02")
+    assert (role.env["LAUNCH_CODE_DIR"], cfg["network"]) == ("/2026-01-02", "2026-01-02")
+
+
+def test_parameters_that_look_like_secrets_are_masked_in_every_variable(write, monkeypatch):
+    from airflow.sdk.log import redact
+
+    path = write(one(command_type="shell", command="true"))
+    task = dag_from_file(path).get_task("one")
+    monkeypatch.setattr(task, "_rendered", lambda _: sys.exit("enough"))
+    ti = SimpleNamespace(map_index=-1, task=task)
+
+    with pytest.raises(SystemExit):
+        task.execute({"ti": ti, "params": {"api_token": "initial-token-123"}})
+
+    assert "initial-token" not in str(redact("LAUNCH_PARAMETERS={'api_token': 'initial-token-123'}"))

@@ -1,0 +1,177 @@
+"""Objects between tasks: pickles that only tasks read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.pipelines import Pipeline, Task, metric, pickled
+from airflow_provider_launch.pipelines.catalog import matches
+from airflow_provider_launch.pipelines.model import Return, TaskStep
+from airflow_provider_launch.pipelines.objects import file_of, readable, reference
+from airflow_provider_launch.pipelines.run_step import find_step, run_step
+from airflow_provider_launch.pipelines.validation import load
+from tests.pipelines.test_program import notebook, run
+
+FUNCTIONS = """
+class Frame:
+    def __init__(self, rows):
+        self.rows = rows
+
+
+def make():
+    return Frame([1, 2]), 2
+
+
+def grow(frame, x):
+    return {"frame": Frame([*frame.rows, x])}
+
+
+def check(frame, again):
+    import os
+
+    assert [one.rows for one in frame] == [[1, 2, 10], [1, 2, 20]], frame
+    assert [one.rows for one in again] == [one.rows for one in frame]
+    # The step starts in the folder of its code, as without objects.
+    assert os.path.exists("objects_of_mine.py")
+    return {"frame": Frame([3]), "sizes": [len(one.rows) for one in frame]}
+"""
+
+
+def test_objects_go_from_function_to_function(write, run_pipeline, tmp_path):
+    write(FUNCTIONS, "objects_of_mine.py")
+
+    ran = run_pipeline(f"""
+        catalog: {tmp_path / "catalog"}
+        parameters: {{xs: [10, 20]}}
+        dag:
+          start_at: make
+          steps:
+            make: {{type: task, command: objects_of_mine.make, returns: [{{name: frame, kind: object}}, count], next: m}}
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: check
+              branch:
+                start_at: grow
+                steps:
+                  grow: {{type: task, command: objects_of_mine.grow, returns: [{{name: frame, kind: object}}], next: success}}
+            check: {{type: task, command: objects_of_mine.check, args: {{again: $frame}}, returns: [sizes], next: success}}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("make") == {"frame": {"$object": ".launch-objects/make/frame.pickle"}, "count": 2}
+    assert ran.returned("m.fan_in") == {
+        "frame": [{"$object": f"m/{at}/.launch-objects/m.each.grow/frame.pickle"} for at in range(2)]
+    }
+    assert ran.returned("check") == {"sizes": [3, 3]}
+
+
+def maker(*names: str) -> Any:
+    return SimpleNamespace(step=TaskStep("s", returns=tuple(Return(name, "object") for name in names)))
+
+
+TASKS = {"make": maker("df"), "m.each.one": maker("df"), "other": SimpleNamespace(step=TaskStep("o", returns=()))}
+
+
+@pytest.mark.parametrize(
+    ("value", "files"),
+    [
+        (reference("make", "df", ""), [".launch-objects/make/df.pickle"]),
+        (reference("m.each.one", "df", "m/1"), [".launch-objects/m.each.one/df.pickle"]),
+        (reference("m.each.one", "df", "m/2"), ["m/2/.launch-objects/m.each.one/df.pickle"]),
+        ([reference("make", "df", ""), None], [".launch-objects/make/df.pickle"]),
+        # A program that returns such a value must not choose the file that the next task unpickles.
+        ({"$object": "df.pickle"}, []),
+        ({"$object": ".launch-objects/make/other.pickle"}, []),
+        ({"$object": ".launch-objects/other/df.pickle"}, []),
+        ({"$object": ".launch-objects/gone/df.pickle"}, []),
+        ({"$object": "../.launch-objects/make/df.pickle"}, []),
+        ({"$object": ".launch-objects/make/../../df.pickle"}, []),
+        ({"$object": 5}, []),
+        ([reference("make", "df", ""), {"x": 1}], []),
+        ([1, 2], []),
+    ],
+)
+def test_only_objects_of_tasks_that_declare_them_are_read(value: Any, files: list[str]) -> None:
+    found = readable({"df": value, "n": 1}, TASKS, ["m/1"])
+
+    assert (found.files, found.names) == (files, ["df"] if files else [])
+    assert found.values["n"] == 1
+    if not files:
+        assert found.values["df"] == value
+
+
+def test_patterns_of_a_step_do_not_reach_the_folder_of_objects() -> None:
+    """Otherwise a program could store a pickle under the name of another task's."""
+    file = file_of("make", "df")
+
+    assert matches(file, file)
+    assert not any(matches(file, pattern) for pattern in ("**", "**/*", ".", ".launch-objects", "*/*/*", ".*/**"))
+    assert not matches(f"m/1/{file}", "m/**")
+
+
+def test_a_step_at_the_desk_reads_the_object_of_another(write, tmp_path):
+    write("def make():\n    return {1, 2}\n\n\ndef size(df):\n    return len(df)\n", "objects_at_desk.py")
+    model = load(
+        write("""
+        dag:
+          start_at: make
+          steps:
+            make: {type: task, command: objects_at_desk.make, returns: [{name: df, kind: object}], next: size}
+            size: {type: task, command: objects_at_desk.size, returns: [count], next: success}
+        """)
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+
+    made = run_step(model, find_step(model, "make")[0], {}, elements=[], data_dir=data)
+    size = run_step(model, find_step(model, "size")[0], {}, elements=[], data_dir=data)
+
+    assert (made[0], size) == (0, (0, {"count": 2}))
+
+
+def test_notebooks_read_and_return_objects(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    code, data = tmp_path / "code", tmp_path / "data"
+    (data / ".launch-objects" / "make").mkdir(parents=True)
+    code.mkdir()
+    (data / ".launch-objects" / "make" / "df.pickle").write_bytes(pickle.dumps({1, 2}))
+    notebook(code / "book.ipynb", ["count = len(df) + len(dfs[0])", "more = {*df, 3}"])
+    value = {"$object": ".launch-objects/make/df.pickle"}
+    objects = {"folder": str(data), "get": ["df", "dfs"], "put": {"more": ".launch-objects/b/more.pickle"}}
+
+    ran = run(
+        code, "notebook", "book.ipynb", "", "", "count", "more",
+        LAUNCH_PARAMETERS=json.dumps({"df": value, "dfs": [value, None]}), LAUNCH_OBJECTS=json.dumps(objects),
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert json.loads((tmp_path / "result").read_text()) == {
+        "count": 4, "more": {"$object": ".launch-objects/b/more.pickle"}
+    }  # fmt: skip
+    assert pickle.loads((data / ".launch-objects" / "b" / "more.pickle").read_bytes()) == {1, 2, 3}
+
+
+def test_an_object_that_is_not_here_is_named(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text("def step(df):\n    pass\n")
+
+    ran = run(tmp_path / "code", "function", "mine.step", LAUNCH_PARAMETERS='{"df": {"$object": "/etc/passwd"}}')
+
+    assert ran.returncode == 1
+    assert "parameter df is an object, which is not here" in ran.stderr
+
+
+def test_kinds_of_values_in_python() -> None:
+    pipeline = Pipeline("p", steps=[Task("a", function="m.f", returns=[pickled("df"), metric("loss"), "x"])])
+
+    returns = pipeline.model().graph.steps["a"].returns
+
+    assert [(item.name, item.kind) for item in returns] == [("df", "object"), ("loss", "metric"), ("x", "json")]

@@ -1,0 +1,139 @@
+"""Records with numbers that no launch writes, as a program or another user may: an error of one app, at no cost."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
+from airflow_provider_launch.schedulers.aws_batch.naming import Tag
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.docker import request as docker
+from airflow_provider_launch.schedulers.docker.containers import DamagedError
+from airflow_provider_launch.schedulers.docker.options import DockerOpts
+from airflow_provider_launch.schedulers.kubernetes import objects
+from airflow_provider_launch.schedulers.kubernetes import request as kubernetes
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE
+from airflow_provider_launch.schedulers.responses import add_error_files, app_response
+from airflow_provider_launch.schedulers.slurm import request as slurm
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
+from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLES
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import UntrustedError
+
+APP = AppDef("app", [Role("main", "image", entrypoint="x", num_replicas=2, resource=Resource(1, 0, 512))])
+Document = dict[str, Any]
+
+
+def packed(document: Document) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
+
+
+def of_docker(change: Callable[[Document], None]) -> None:
+    document = docker.build_request(APP, DockerOpts(), "app-1", {}, []).to_json()
+    change(document)
+    docker.request_in({"Config": {"Env": [f"{docker.REQUEST_ENV}={json.dumps(document)}"]}})
+
+
+def of_kubernetes(change: Callable[[Document], None]) -> None:
+    document = kubernetes.build_request(APP, KubernetesOpts(), "app-1", {}).to_json()
+    change(document)
+    kubernetes.unpacked(packed(document))
+
+
+def of_slurm(change: Callable[[Document], None]) -> None:
+    document = json.loads(json.dumps(slurm.build_request(APP, SlurmOpts(), "app-1", {}).to_json()))
+    change(document)
+    slurm.request_from(document)
+
+
+def of_aws_batch(change: Callable[[Document], None]) -> None:
+    made = aws_batch.build_request(APP, AwsBatchOpts(queue="q"), "app-1", {})
+    document = json.loads(json.dumps({"app": made.app, "options": made.options, "copied_env": made.copied_env}))
+    change(document)
+    definition = {"tags": {str(Tag.APP_ID): "app-1"}, "parameters": {aws_batch._RECORD: packed(document)}}
+    if aws_batch.request_in(definition) is None:
+        raise UntrustedError("it is ignored")
+
+
+BACKENDS = [of_docker, of_kubernetes, of_slurm, of_aws_batch]
+
+
+def counted(*counts: Any) -> Callable[[Document], None]:
+    """Give the roles these numbers of replicas, in the app and, where the record has it, in the request."""
+
+    def change(document: Document) -> None:
+        for roles in (document["app"]["roles"], document.get("roles")):
+            if roles:
+                roles[:] = [{**roles[0], "name": f"r{n}", "num_replicas": count} for n, count in enumerate(counts)]
+
+    return change
+
+
+CHANGES = {
+    "a billion replicas": counted(10**9),
+    "too many of two roles": counted(MAX_REPLICAS, 1),
+    "a negative number": counted(10**9, 1 - 10**9),
+    "a fraction": counted(2.0),
+    "a text": counted("2"),
+    "too many roles": counted(*[1] * (MAX_ROLES + 1)),
+}
+
+
+@pytest.mark.parametrize("record", BACKENDS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_record_with_more_replicas_than_an_app_can_have_is_damaged(record, change) -> None:
+    """Each replica takes memory and time in every poll of a triggerer; a billion of them end it."""
+    record(lambda _: None)
+
+    with pytest.raises((DamagedError, *UNREADABLE)):
+        record(change)
+
+
+@pytest.mark.parametrize("record", BACKENDS[:3], ids=lambda each: each.__name__)
+def test_a_record_whose_app_and_request_differ_is_damaged(record) -> None:
+    def change(document: Document) -> None:
+        document["app"]["roles"][0]["num_replicas"] = 3
+
+    with pytest.raises((DamagedError, *UNREADABLE)):
+        record(change)
+
+
+def test_indexes_of_a_job_are_counted() -> None:
+    """16 KB of text needed 1.3 s of CPU."""
+    assert objects._indexes("1,3-5,") == {1, 3, 4, 5}
+    assert len(objects._indexes(f"0-{MAX_REPLICAS - 1}")) == MAX_REPLICAS
+
+    for text in (f"0-{MAX_REPLICAS}", "0-9000,0-9000", "0-9000," * 2000, "5," * 20_000):
+        with pytest.raises(UntrustedError):
+            objects._indexes(text)
+
+
+def test_texts_of_a_response_are_short_lines() -> None:
+    """Each change of a message is a line of the task log, and is stored in events and checkpoints."""
+    long = "A\n" * 10**6
+    replica = ReplicaStatus(id=0, state=AppState.FAILED, role="main", hostname=long, reason=long)
+
+    found = app_response("app", AppState.FAILED, msg=long, restarts=0, replicas={"main": [replica]}, app=APP)
+
+    status = found.roles_statuses[0].replicas[0]
+    for text in (found.msg, status.hostname, status.reason):
+        assert 0 < len(text) <= 4096
+        assert len(text.splitlines()) == 1
+
+
+def test_errors_of_all_replicas_have_a_limit_together() -> None:
+    replicas = [ReplicaStatus(id=k, state=AppState.FAILED, role="main", hostname="") for k in range(2000)]
+    found = app_response("app", AppState.FAILED, msg="", restarts=0, replicas={"main": replicas}, app=APP)
+    text, read = "x" * 10**6, []
+
+    assert not add_error_files(found, lambda _, replica: read.append(replica.id) or text)
+    assert 500 <= len(read) < 600
+    assert len(found.structured_error_msg) == 64 * 1024
