@@ -253,8 +253,7 @@ def run_notebook(
         from nbclient import NotebookClient
     except ImportError as error:
         sys.exit(
-            "a notebook needs nbclient, nbformat and ipykernel where it runs: pip install "
-            "'airflow-provider-launch[notebooks]' (%s)" % error
+            "a notebook needs three packages where it runs: pip install nbclient nbformat ipykernel (%s)" % error
         )
     if not os.path.isabs(path):
         path = os.path.join(os.environ.get("LAUNCH_CODE_DIR") or os.getcwd(), path)
