@@ -92,8 +92,8 @@ class Attempt:
             return None
         if self._store is None:
             raise FinalAppError(
-                f"task {self._ti.task_id!r} has a catalog, which needs Airflow 3.3 or newer: this Airflow cannot store "
-                f"which folder its app uses; pass values instead of files, or upgrade Airflow"
+                f"task {self._ti.task_id!r} uses files or objects of the catalog, which needs Airflow 3.3 or newer: "
+                f"this Airflow cannot store which folder its app uses; pass values instead, or upgrade Airflow"
             )
         again = self._folder_in_use()
         if again is not None:

@@ -227,10 +227,11 @@ def test_an_engine_keeps_the_counts(monkeypatch) -> None:
     assert third.state == "success"
 
 
-def test_a_step_with_a_catalog_is_refused() -> None:
+@pytest.mark.parametrize(("catalog", "objects"), [("*", []), ("", ["model"])])
+def test_a_step_with_a_catalog_is_refused(catalog, objects) -> None:
     """A retry that follows the app, or the worker after a deferral, could not find the folder of the files."""
-    operator = SimpleNamespace(step=SimpleNamespace(catalog="*"))
+    operator = SimpleNamespace(step=SimpleNamespace(catalog=catalog))
     attempt = Attempt(operator, {"ti": SimpleNamespace(task_id="train")}, None, None)
 
-    with pytest.raises(FinalAppError, match=r"task 'train' has a catalog, which needs Airflow 3\.3"):
-        attempt.prepare_files()
+    with pytest.raises(FinalAppError, match=r"task 'train' .* objects of the catalog, which needs Airflow 3\.3"):
+        attempt.prepare_files(objects)
