@@ -3,6 +3,9 @@
 Arguments: versions of Airflow, such as 3.1; none: all that are supported and older than the newest. `--few` runs only
 the tests that may differ, `--python 3.13` uses another Python than the oldest one, `--pythons` runs the newest Airflow
 on each Python. Each version also imports every module, and runs the demo.
+
+`--bounds` runs the tests of each extra twice: with the lowest versions that pyproject.toml allows, also of Airflow, on
+the oldest Python, and with the newest ones on the newest Python. Names of extras select some.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +43,28 @@ def matrix() -> dict[str, Any]:
     return found
 
 
-def environment(row: dict[str, Any], python: str) -> Path:
-    """Make the environment of one version of Airflow, unless it is there, and return its Python."""
-    home = BUILD / f"{row['version']}-{python}"
-    done = home / f"ready-{row['patch']}"
+def environment(name: str, python: str, row: dict[str, Any], *needs: str) -> Path:
+    """Make an environment, unless it is there, and return its Python.
+
+    Args:
+        name: of its folder.
+        python: minor version.
+        row: the version of Airflow, whose date limits all packages.
+        needs: arguments of `uv pip install`.
+    """
+    home = BUILD / name
+    arguments = [*needs, "--group", "versions"]
+    if "before" in row:
+        arguments += ["--exclude-newer", f"{row['before']}T00:00:00Z"]
+    described = "\n".join([*arguments, (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")])
+    done = home / f"ready-{zlib.crc32(described.encode())}"
     program = home / "bin" / "python"
     if done.exists():
         return program
     uv = shutil.which("uv") or str(CHECKOUT / ".build" / "venv" / "bin" / "uv")
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", _interpreter(python), str(home)], check=True)
     install = [uv, "pip", "install", "--quiet", "--python", str(program)]
-    before = ["--exclude-newer", f"{row['before']}T00:00:00Z"] if "before" in row else []
-    needs = [f"apache-airflow=={row['patch']}", "--editable", f"{CHECKOUT}[docker]", "--group", "versions"]
-    subprocess.run([*install, *needs, *before], cwd=CHECKOUT, check=True)
+    subprocess.run([*install, *arguments], cwd=CHECKOUT, check=True)
     done.touch()
     return program
 
@@ -65,8 +78,7 @@ def _interpreter(python: str) -> str:
 def commands(program: Path, tests: list[str]) -> list[list[str]]:
     """Return what is run on one version: imports, the demo, and the tests, if there are any."""
     python = str(program)
-    # Warnings of older versions about each other are not ours to mend.
-    pytest = [[python, "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]] if tests else []
+    pytest = [_pytest(program, tests)] if tests else []
     return [
         [python, "-W", "ignore", "-c", _IMPORT_ALL],
         [python, "-m", "airflow", "db", "migrate"],
@@ -75,11 +87,36 @@ def commands(program: Path, tests: list[str]) -> list[list[str]]:
     ]
 
 
-def run(row: dict[str, Any], python: str, tests: list[str]) -> int:
-    """Run the tests on one version, and return the exit status of the first command that fails, or 0."""
-    program = environment(row, python)
-    print(f"=== Airflow {row['patch']}, Python {python}", flush=True)
-    home = BUILD / f"home-{row['version']}-{python}"
+def _pytest(program: Path, tests: list[str]) -> list[str]:
+    # Warnings of older versions about each other are not ours to fix.
+    return [str(program), "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]
+
+
+def run_version(row: dict[str, Any], python: str, tests: list[str]) -> int:
+    """Run the tests on one version of Airflow; return the exit status of the first command that fails, or 0."""
+    name = f"{row['version']}-{python}"
+    program = environment(name, python, row, f"apache-airflow=={row['patch']}", "--editable", f"{CHECKOUT}[docker]")
+    return _run(name, f"Airflow {row['patch']}, Python {python}", commands(program, tests))
+
+
+def run_bounds(extra: str, tests: list[str], oldest: dict[str, Any], newest: dict[str, Any]) -> int:
+    """Run the tests of an extra with its lowest and its newest versions; return an exit status like `run_version`."""
+    statuses = []
+    for row, python, resolution in (
+        (oldest, oldest["pythons"][0], "lowest-direct"),
+        (newest, newest["pythons"][-1], "highest"),
+    ):
+        name = f"{extra}-{resolution}"
+        needs = ["--editable", f"{CHECKOUT}[{extra}]", "--resolution", resolution]
+        program = environment(name, python, row, *needs)
+        statuses.append(_run(name, f"extra {extra}, {resolution}, Python {python}", [_pytest(program, tests)]))
+    return max(statuses)
+
+
+def _run(name: str, title: str, programs: list[list[str]]) -> int:
+    """Run commands with an Airflow of their own; return the exit status of the first one that fails, or 0."""
+    print(f"=== {title}", flush=True)
+    home = BUILD / f"home-{name}"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     bundle = {"path": str(CHECKOUT / "example_dags")}
@@ -94,7 +131,7 @@ def run(row: dict[str, Any], python: str, tests: list[str]) -> int:
         "LAUNCH_HOME": str(home / "launch"),
         "PYTHONPATH": str(CHECKOUT),
     }
-    for command in commands(program, tests):
+    for command in programs:
         if status := subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode:
             print(f"failed with status {status}: {' '.join(command[1:])}", file=sys.stderr)
             return status
@@ -106,20 +143,23 @@ def main() -> int:
     found = matrix()
     rows = {row["version"]: row for row in found["airflow"] if "patch" in row}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", help=f"of Airflow: {', '.join(rows)}")
+    parser.add_argument("names", nargs="*", help=f"versions of Airflow: {', '.join(rows)}; with --bounds, extras")
     parser.add_argument("--few", action="store_true", help="only the tests that may differ between versions")
     parser.add_argument("--python", help="minor version of Python")
     parser.add_argument("--pythons", action="store_true", help="imports and demo of the newest Airflow on each Python")
+    parser.add_argument("--bounds", action="store_true", help="tests of each extra with lowest and newest versions")
     given = parser.parse_args()
-    if unknown := {*given.versions} - {*rows}:
-        parser.error(f"there are {', '.join(rows)}, not {', '.join(sorted(unknown))}")
+    known = found["extras"] if given.bounds else rows
+    if unknown := {*given.names} - {*known}:
+        parser.error(f"there are {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    newest, *older = rows.values()
     if given.pythons:
-        newest = next(iter(rows.values()))
-        return max(run(newest, python, []) for python in newest["pythons"])
-    older = [*rows][1:]
+        return max(run_version(newest, python, []) for python in newest["pythons"])
+    if given.bounds:
+        return max(run_bounds(each, known[each], older[-1], newest) for each in given.names or known)
     statuses = [
-        run(rows[each], given.python or rows[each]["pythons"][0], found["few" if given.few else "most"])
-        for each in given.versions or older
+        run_version(row, given.python or row["pythons"][0], found["few" if given.few else "most"])
+        for row in ([rows[name] for name in given.names] or older)
     ]
     return max(statuses, default=0)
 

@@ -70,12 +70,22 @@ def test_ci_runs_the_versions() -> None:
     assert "make versions" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_an_unknown_version_is_refused(capsys, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["2.0"], "there are 3.3, 3.2, 3.1, not 2.0"),
+        (
+            ["--bounds", "3.1"],
+            "there are docker, ssh, kubernetes, aws, slurm, fsspec, hydra, notebooks, testing, not 3.1",
+        ),
+    ],
+)
+def test_an_unknown_name_is_refused(capsys, monkeypatch, arguments, text) -> None:
     spec = importlib.util.spec_from_file_location("launch_tools_versions", ROOT / "tools" / "versions.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(sys, "argv", ["versions.py", "2.0"])
+    monkeypatch.setattr(sys, "argv", ["versions.py", *arguments])
 
     with pytest.raises(SystemExit):
         module.main()
-    assert "there are 3.3, 3.2, 3.1, not 2.0" in capsys.readouterr().err
+    assert text in capsys.readouterr().err
