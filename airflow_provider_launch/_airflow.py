@@ -135,7 +135,7 @@ def arguments_for(
 
 @contextlib.contextmanager
 def rendering(operator: Any, *, native: bool) -> Iterator[None]:
-    """Let the operator render texts to Python objects, or to text, whatever its DAG says."""
+    """Let the operator render texts to Python objects, or to text, independently of its DAG."""
     if hasattr(operator, "render_template_as_native_obj"):
         before = operator.render_template_as_native_obj
         operator.render_template_as_native_obj = native
@@ -179,9 +179,9 @@ def ask(call: Callable[[], T]) -> T:
 
 
 async def ask_from_loop(call: Callable[[], T]) -> T:
-    """Return the result of a call that sends requests to Airflow; the event loop goes on meanwhile.
+    """Return the result of a call that sends requests to Airflow; the event loop continues meanwhile.
 
-    The request is completed even if the caller is cancelled, because an answer that nobody reads would end the
+    The request is completed even if the caller is cancelled, because an unread answer would end the
     triggerer of Airflow 3.1.
     """
     return await asyncio.shield(asyncio.ensure_future(_through_loop(call)))
@@ -238,7 +238,7 @@ def set_xcom(**where: Any) -> Awaitable[None]:
 
 
 def is_ended_by_user(error: asyncio.CancelledError) -> bool:
-    """Return whether a trigger is cancelled because its task no longer waits for it, as far as this Airflow tells.
+    """Return whether a trigger is cancelled because its task no longer waits for it, as far as this Airflow reports it.
 
     Before Airflow 3.3 this includes a trigger that moves to another triggerer, so the state of the task decides.
     """

@@ -37,10 +37,10 @@ MADE_OF_VERSIONS = "<!-- Made by `make gen` from tools/versions.yaml; edit that.
 VERSIONS = """\
 One release of this package supports all versions of Airflow and Python in this table.
 Importing it with an older Airflow raises an error of one sentence. No other version is asked for at run time: where
-versions differ, the package looks for what an Airflow can do.
+versions differ, the package checks for each feature of Airflow.
 `make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time."""
 WEAKER = """\
-## What is weaker before Airflow 3.3
+## Weaker guarantees before Airflow 3.3
 
 The [guarantees](guarantees.md) hold on every version in the table above, with these exceptions.
 Everything else is the same: one app for each task, also after the loss of a worker or a triggerer, deferral, logs,
@@ -239,7 +239,7 @@ def versions_page() -> str:
         for one in found["weaker"]
     ]
     head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
-    table = ["| What | Airflow | What is different | Why |", "|---|---|---|---|", *weaker]
+    table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
     return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", VERSIONS, "", *head, "", WEAKER, "", *table, ""])
 
 

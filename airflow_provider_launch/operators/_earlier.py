@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.states import AppState
 
 _MOST_TRIES = 200
-"""Tries whose apps are looked for, the latest ones; each has an id in one request."""
+"""Tries whose apps are searched, the latest ones; each has an id in one request."""
 _MOST_TEXT = 200
 _UNKNOWN = (-1, -1, -1, 0.0)
 
@@ -124,7 +124,7 @@ class EarlierApps:
             return None
         owner: Mapping[str, str] = owner_of(answer.metadata)
         if COUNTS not in owner:
-            # A scheduler of a plug-in may tell the owner only in its list.
+            # A scheduler of a plug-in may show the owner only in its list.
             owner = next((row.owner for row in self._rows() if row.app_id == app_id), {})
         clear_number, max_tries, retries, since = _counts_of(owner)
         record = dataclasses.replace(record, since=since, max_tries=max_tries, retries=retries)

@@ -197,7 +197,7 @@ def test_with_leave_a_running_app_is_followed_at_once(engine, make_api, monkeypa
     assert not second.logged("a kill may be ending it")
 
 
-def test_a_kill_while_the_app_is_looked_at_ends_it(engine, make_api, monkeypatch) -> None:
+def test_a_kill_while_the_app_is_polled_ends_it(engine, make_api, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "60")
     api = make_api(retries=1)
     run_task(on_cluster(wait=False), api)

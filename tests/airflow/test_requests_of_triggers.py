@@ -100,7 +100,7 @@ def test_newer_triggerers_and_workers_are_asked_in_the_same_thread(monkeypatch, 
 
 
 def test_a_cancelled_trigger_leaves_no_unread_answer(comms) -> None:
-    """An answer that nobody reads is taken for that of the next request, which ends the triggerer."""
+    """An unread answer is taken for that of the next request, which ends the triggerer."""
 
     async def main() -> None:
         _airflow.enter_triggerer()
@@ -134,7 +134,7 @@ def test_without_a_reason_only_a_triggerer_that_goes_on_has_ended_a_trigger(monk
     assert asyncio.run(main()) == (not is_stopping, True)
 
 
-def test_the_main_task_of_a_triggerer_has_the_name_that_is_looked_for() -> None:
+def test_the_main_task_of_a_triggerer_has_the_expected_name() -> None:
     from airflow.jobs.triggerer_job_runner import TriggerRunner as OfAirflow
 
     assert OfAirflow.arun.__qualname__ == TriggerRunner.arun.__qualname__ == "TriggerRunner.arun"

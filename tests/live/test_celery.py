@@ -1,6 +1,6 @@
 """Postgres, Redis and Celery: what most deployments have, and what the LocalExecutor does not show.
 
-A worker is a host of its own there: it can be lost while the scheduler goes on, and the scheduler while it goes on.
+A worker is a host of its own there: it can be lost without the scheduler, and the scheduler without it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_one_of_two_triggerers_takes_over(on_celery) -> None:
 
 
 def test_a_restart_of_the_scheduler_is_not_noticed(on_celery) -> None:
-    """Tasks go on in the worker, unlike with the LocalExecutor."""
+    """Tasks continue in the worker, unlike with the LocalExecutor."""
     runs = [waiting(on_celery, f"retried_{mode}") for mode in MODES]
 
     on_celery.airflow.stop("scheduler", signal.SIGKILL)

@@ -63,7 +63,7 @@ def test_each_difference_names_a_supported_version_before_the_newest() -> None:
 def test_the_guarantees_name_the_exceptions() -> None:
     page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 
-    assert "versions.md#what-is-weaker-before-airflow-33" in page
+    assert "versions.md#weaker-guarantees-before-airflow-33" in page
 
 
 def test_ci_runs_the_versions() -> None:

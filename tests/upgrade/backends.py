@@ -1,4 +1,4 @@
-"""What each scheduler stores of an app and of a read log, as it is written today and as it is read again.
+"""The stored forms of an app and of the position in a log, for each scheduler: written today, and read again.
 
 `record.py` writes it for a release, and `test_upgrade.py` reads what each release has written.
 """
@@ -44,7 +44,7 @@ _START_S = 1_790_000_000
 
 
 class Found(NamedTuple):
-    """What a later version finds out about a stored app."""
+    """Facts about a stored app that a later version needs."""
 
     app: AppDef
     spec_hash: str

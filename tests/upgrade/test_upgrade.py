@@ -1,4 +1,4 @@
-"""What an earlier release has stored outside its process is read by this one: docs/upgrading.md promises it.
+"""This release reads everything that an earlier one has stored outside its process: docs/upgrading.md promises it.
 
 Each folder here has what one release wrote, see `record.py`. A test that fails shows that an app which that release has
 launched, or a task that it has deferred, would be lost: read both forms.
