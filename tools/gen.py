@@ -39,6 +39,17 @@ One release of this package supports all versions of Airflow and Python in this 
 Importing it with an older Airflow raises an error of one sentence. No other version is asked for at run time: where
 versions differ, the package checks for each feature of Airflow.
 `make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time."""
+DEPENDENCIES = """\
+## Dependencies
+
+`pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of each
+extra with the lowest and the newest versions.
+`constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
+amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
+
+```sh
+pip install "apache-airflow==$(airflow version)" "airflow-provider-launch[all]" -c constraints.txt
+```"""
 WEAKER = """\
 ## Weaker guarantees before Airflow 3.3
 
@@ -240,7 +251,9 @@ def versions_page() -> str:
     ]
     head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
     table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
-    return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", VERSIONS, "", *head, "", WEAKER, "", *table, ""])
+    return "\n".join(
+        [MADE_OF_VERSIONS, "", "# Versions", "", VERSIONS, "", *head, "", DEPENDENCIES, "", WEAKER, "", *table, ""]
+    )
 
 
 def _older(until: str, supported: Sequence[str]) -> str:
