@@ -43,7 +43,7 @@ _TIMEOUT = "Trigger timeout"
 
 
 def event_of_failure(next_method: str, next_kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return an event of `AppStatusTrigger` with which the task resumes; None: the trigger has not failed.
+    """Return an event of `AppStatusTrigger` with which the task resumes; None if the trigger has not failed.
 
     A triggerer with another version of this package may not know the class of the trigger. Airflow then resumes the
     task with arguments that make its operators raise, although the app is still running.

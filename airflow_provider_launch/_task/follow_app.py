@@ -142,7 +142,7 @@ class AppFollow:
         is_over: Callable[[Event], bool] = lambda _event: False,
         on_end: Callable[[DescribeAppResponse], object] = lambda _response: None,
     ) -> DescribeAppResponse | None:
-        """Log events until the app has ended, and return its last status; None: `until` or `is_over` came first.
+        """Log events until the app has ended, and return its last status; None if `until` or `is_over` came first.
 
         Args:
             until: a time of `time.monotonic` at which to stop.

@@ -190,7 +190,7 @@ def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
 
 
 def conn_ids(given: str | Sequence[str] | None) -> list[str]:
-    """Return the connections that an argument names; empty: the handle names it."""
+    """Return the connections that an argument names; empty if the handle names the connection."""
     return [given] if isinstance(given, str) and given else list(given or ())
 
 
@@ -199,7 +199,7 @@ def allowed_conn_id(given: str | Sequence[str] | None, handle: ParsedAppHandle) 
 
     Args:
         given: the connection, or a list of connections that the handle may name. None: any.
-        handle: of the app.
+        handle: the handle of the app.
 
     Raises:
         InvalidAppError: the handle names a connection that is not in the list.

@@ -50,7 +50,7 @@ class FollowProgress:
     """Whether lines may be missing in the task log."""
 
     def start_by(self, limit_s: float | None, since: float) -> float | None:
-        """Return the epoch seconds by which the app must have started; None: it has started, or has no limit."""
+        """Return the epoch seconds by which the app must have started; None if it has started, or has no limit."""
         return None if limit_s is None or self.began is not None else since + limit_s
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Following one app: the loop of operators, sensors and `Runner.wait`.
 
 A trigger uses the same parts (`Poller`, `StateTracker`, `LogReader`) without this loop: in a triggerer one poller and
-one `LogPump` serve a thousand apps, which would need two thousand threads with a loop for each.
+one `LogPump` serve a thousand apps. A loop for each app would need two thousand threads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EndWaiter:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def on_answer(self) -> None:
-        """Note that the poller has answered."""
+        """Called when the poller has an answer about the app."""
         self._answered.set()
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class EndWaiter:
                 self._answered.clear()
                 self._poller.poll_now(self._app_id)
                 self._answered.wait(_WAIT_S)
-            # Pause when calls return at once: many ends in a row, a list that lags behind, or a refusal.
+            # Pause if calls return at once, as after many ends in a row, with an outdated list, or after a refusal.
             if waited >= _MAX_PAUSE_S:
                 pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
             if not self._stopped:
@@ -278,7 +278,7 @@ class Follower:
             self._want(
                 standings_of(response, self._log_roles, self._roles or ()), existing=first and not self._scheduled
             )
-            # A caller that knows the app has already checked its roles.
+            # A caller that has seen the app before has already checked its roles.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):

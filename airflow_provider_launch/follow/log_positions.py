@@ -30,7 +30,7 @@ def position_after(cursor: JsonValue, lines: int, pieces: int = 0) -> JsonValue:
     """Return the position `lines` lines after a cursor of the scheduler, which has cursors only for ends of chunks.
 
     Args:
-        cursor: of the scheduler.
+        cursor: the cursor that the scheduler returned.
         lines: number of lines after it.
         pieces: number of pieces of the next line that were already written.
     """

@@ -1,8 +1,9 @@
 """Reading the logs of all replicas of one app, independently of its status.
 
-A running replica is read by a stream if the scheduler has streams and the process has room for one: an open stream
-needs no requests. Otherwise its log is read by plain reads in turns. After each end of a stream a plain read continues
-at the position after the last line, so a stream may end at any time without losing a line.
+A running replica is read by a stream if the scheduler has streams and the process may open another one: an open stream
+needs no requests. Otherwise the reader polls its log with `read_logs`, one replica after the other. After each end of a
+stream a plain read continues at the position after the last line, so a stream may end at any time without losing a
+line.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class LogReader:
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
     def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
-        """Read these replicas too, and return whether this makes a read due.
+        """Add replicas or update their phase, and return whether a read is due now.
 
         Args:
             replicas: role and number, and the phase of each; without phases they count as running.
@@ -204,7 +205,7 @@ class LogReader:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Note that the app has ended, so that a read that starts from now on can be the last."""
+        """Mark the app as ended. A log is complete when a read that starts after this call returns no lines."""
         with self._changed:
             self._finishing = True
             self.progress = time.monotonic()
@@ -253,7 +254,7 @@ class LogReader:
         return bool(self._queue)
 
     def is_skipping(self) -> bool:
-        """Whether the last read of a replica returned only lines that are too old."""
+        """Whether a replica is still skipping lines from before the start, and its last read returned some."""
         with self._changed:
             return any(r.skipping and r.due == r.quiet_since for r in self._waiting())
 
@@ -290,7 +291,7 @@ class LogReader:
         _close(dropped)
 
     def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
-        """Detach the streams of these replicas, and return them to be closed without the lock."""
+        """Detach the streams of these replicas and return them. The caller closes them after releasing the lock."""
         streams = []
         for replica in replicas:
             if replica.stream is not None:
@@ -375,7 +376,7 @@ class LogReader:
         return [replica for replica in self._replicas.values() if replica.is_waiting]
 
     def due_in(self) -> float | None:
-        """Return seconds until the next read is due; None: not before something changes."""
+        """Return seconds until the next read is due; None if no read is due before a change."""
         with self._changed:
             waiting = [replica.due for replica in self._waiting()]
             if self._stopped or self._queue.is_full or not waiting or (due := min(waiting)) == _NEVER:
@@ -395,7 +396,7 @@ class LogReader:
         self._read(*picked)
 
     def _next(self) -> tuple[ReplicaLog, bool] | None:
-        """Wait for room and for a replica that is due; None: stop."""
+        """Wait until the queue has room and a replica is due, and return the replica; None after `stop`."""
         with self._changed:
             while not self._stopped:
                 waiting = self._waiting()
@@ -440,10 +441,10 @@ class LogReader:
                 replica.no_stream_until = now + pause_s
                 replica.cuts = min(replica.cuts + 1, 10)
         if stream is not None and is_wanted:
-            # Now, because later a request would delay the engine's thread and so all other streams.
+            # Before the stream is added, because later a request would delay the stream thread and all other streams.
             self._report_attempts(replica, stream.attempt)
             with self._changed:
-                is_wanted = stream in self._streamed  # `stop` or `leave` may have come meanwhile
+                is_wanted = stream in self._streamed  # `stop` or `leave` may have been called meanwhile
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:
@@ -453,7 +454,7 @@ class LogReader:
         return True
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
-        """Take lines of a stream, on the engine's thread; False: no more for now."""
+        """Take lines of a stream, on the stream thread; return False if the stream must pause."""
         lines = cut_lines(lines)
         with self._changed:
             replica = self._streamed.get(stream)
@@ -473,7 +474,7 @@ class LogReader:
         return not is_full
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
-        """Continue with a plain read; called on the engine's thread."""
+        """Continue with a plain read; called on the stream thread."""
         with self._changed:
             replica = self._streamed.pop(stream, None)
             if replica is None:
@@ -535,7 +536,10 @@ class LogReader:
                 self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
     def _skip(self, replica: ReplicaLog, lines: list[LogLine], now: float) -> list[LogLine]:
-        """Drop lines from before the follower started; stop after 30 s, because a writer may never pause."""
+        """Drop lines that are older than the follower.
+
+        Stop after 30 s: without times of lines, a steady writer would never be shown.
+        """
         if not lines or now - self._started > _SKIP_MAX_S:
             replica.skipping = False
             return lines

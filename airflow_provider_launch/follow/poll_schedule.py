@@ -92,7 +92,7 @@ class PollSchedule:
         self.want(app_id, now)
 
     def remove(self, app_id: str, inbox: Inbox) -> None:
-        """Remove an inbox; an app without inboxes is not polled."""
+        """Remove a callback; an app without callbacks is not polled."""
         if (app := self.apps.get(app_id)) is not None:
             app.inboxes.pop(inbox, None)
             if not app.inboxes:
@@ -109,14 +109,14 @@ class PollSchedule:
         """Poll this app soon and a few times more, because a replica has ended and the state may follow late."""
         if (app := self.apps.get(app_id)) is not None:
             if app.first_recheck > now:
-                return  # the polls planned from then on show this end, too
+                return  # the polls planned from then on also show this end
             first = app.first_recheck = max(now, app.first_recheck + _END_PAUSE_S)
             # Keep only the earlier polls that come before this one.
             app.rechecks = [*(moment for moment in app.rechecks if moment < first), *(first + s for s in _AFTER_END_S)]
             self._plan(app, now)
 
     def set_ends_reported(self, app_id: str, is_reported: bool, now: float) -> None:
-        """Note whether the log reports the end of this app; if it does for all apps, rounds are rare."""
+        """Set whether a log stream reports the end of this app. If this is so for all apps, rounds are rare."""
         if (app := self.apps.get(app_id)) is not None:
             app.ends_are_reported = is_reported
             if is_reported:
@@ -157,8 +157,8 @@ class PollSchedule:
             answers: app id to answer, for all polled apps.
             started_at: when the poll started.
             now: when the answers arrived.
-            is_round: it was a round.
-            is_down: the scheduler does not answer, so the pauses grow.
+            is_round: whether all apps were polled.
+            is_down: whether the scheduler does not answer, so that the pauses grow.
         """
         self._took_s = now - started_at
         for app_id, answer in answers.items():
@@ -203,7 +203,7 @@ class PollSchedule:
             app.waiting_since = None
         elif app.waiting_since is None:
             app.waiting_since = now
-        # Inboxes with an own interval get that interval.
+        # Followers with their own interval get that interval.
         if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.inboxes.values():
             app.seen = None
             return

@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
     """Poll all apps with one call; errors are returned as answers and never raised.
 
-    An app that cannot be described does not hide the others: after an error that is not an outage the apps that the
-    error names are left out; if it names none, each half is polled alone.
+    One unreadable app does not hide the others. After an error that is not an outage, poll again without the apps that
+    the error names; if it names none, poll each half separately.
     """
     ids = list(app_ids)
     try:
         found = scheduler.describe_many(ids)
         return {app_id: _sound(found.get(app_id), scheduler) for app_id in ids}
-    except Exception as error:  # noqa: BLE001 - handed to the consumer, whose thread it belongs to
+    except Exception as error:  # noqa: BLE001 - passed to the follower, which raises it on its own thread
         if len(ids) <= 1 or _is_outage(error):
             return dict.fromkeys(ids, error)
         texts = error.texts if isinstance(error, AppUnavailableError) else {}
@@ -83,26 +83,26 @@ class Poller:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two rounds, unless a subscriber wants a shorter interval."""
+        """Seconds between two rounds, unless a follower wants a shorter interval."""
         return self._schedule.interval_s
 
     @property
     def asking_since(self) -> float | None:
-        """When the current request started (monotonic clock); None: no request is running."""
+        """When the current request started (monotonic clock); None if no request is running."""
         return self._asking_since
 
     def followed(self) -> set[str]:
-        """Return the apps that have subscribers."""
+        """Return the apps that have followers."""
         with self._changed:
             return {*self._schedule.apps}
 
     def subscribe(self, app_id: str, inbox: Inbox, interval_s: float | None = None) -> None:
-        """Pass each answer about the app to `inbox` from now on; the first poll starts now.
+        """Call `inbox` with each answer about the app from now on; the first poll starts now.
 
         Args:
             app_id: the app.
-            inbox: takes the answers.
-            interval_s: longest pause between two polls; all subscribers share the shortest interval.
+            inbox: called with each answer.
+            interval_s: maximum seconds between two polls; all followers share the shortest interval.
         """
         with self._changed:
             self._schedule.add(app_id, inbox, interval_s, time.monotonic(), is_new=not self._is_hurried)
@@ -113,7 +113,7 @@ class Poller:
             self._changed.notify_all()
 
     def poll_now(self, app_id: str) -> None:
-        """Poll this app now; no-op if it has no subscriber."""
+        """Poll this app now; no-op if it has no follower."""
         with self._changed:
             self._schedule.want(app_id, time.monotonic())
             self._changed.notify_all()
@@ -125,18 +125,18 @@ class Poller:
             self._changed.notify_all()
 
     def slow_down(self, app_id: str, is_slowed: bool) -> None:
-        """Note whether the end of this app is reported elsewhere; rounds slow down while that holds for all apps."""
+        """Set whether a log stream reports the end of this app. If this is so for all apps, rounds are rare."""
         with self._changed:
             self._schedule.set_ends_reported(app_id, is_slowed, time.monotonic())
 
     def unsubscribe(self, app_id: str, inbox: Inbox) -> None:
-        """Remove a subscriber; no-op if it has none of this app. The thread ends after the last subscriber."""
+        """Remove a follower of the app; no-op if it is not one. The thread ends after the last follower."""
         with self._changed:
             self._schedule.remove(app_id, inbox)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread, which may hang in a request; no-op while there are subscribers."""
+        """Wait for the end of the thread, which may hang in a request; no-op while there are followers."""
         thread = self._thread
         if thread is not None and not self._schedule.apps and thread is not threading.current_thread():
             thread.join(timeout_s)
@@ -168,7 +168,7 @@ class Poller:
                     log.exception("a follower failed to process the state of its app")
 
     def _wait(self) -> tuple[list[str], bool]:
-        """Wait for apps to poll; return them and whether this is a round. No apps: no subscriber is left."""
+        """Wait until apps are due; return them, and whether this is a round. Empty if no follower is left."""
         while self._schedule.apps:
             now = time.monotonic()
             if (left_s := self._schedule.next_at() - now) > 0:

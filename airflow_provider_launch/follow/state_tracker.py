@@ -28,7 +28,7 @@ _WAITING = frozenset({AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING
 
 
 def is_waiting(state: AppState) -> bool:
-    """Return whether an app in this state has not started yet."""
+    """Return whether the state is that of an app that has not started yet."""
     return state in _WAITING
 
 
@@ -50,7 +50,7 @@ class StartLimit:
         self._stuck_since: float | None = None
 
     def check(self, answer: DescribeAppResponse) -> AppNotStartedError | None:
-        """Return the error of an app that cannot start or is too late; None: it may go on waiting."""
+        """Return the error of an app that cannot start or is too late; None if it may continue to wait."""
         self._has_started |= answer.state is AppState.RUNNING or answer.num_restarts > 0
         if not is_waiting(answer.state) and (answer.state is not AppState.RUNNING or not answer.is_stuck):
             self._stuck_since = None
@@ -133,7 +133,7 @@ class StateTracker:
         learned = StateUpdate()
         if self.has_ended():
             return learned
-        # Expired credentials do not concern the app: if it existed before, they count as an outage.
+        # A refusal, such as one of expired credentials, counts as an outage if the app was seen before.
         is_known = self._known or self.response is not None
         if isinstance(answer, SchedulerUnavailableError) or (is_known and isinstance(answer, SchedulerRejectedError)):
             if self._down_since is None:
@@ -157,7 +157,7 @@ class StateTracker:
         """Report an outage if an answer is missing for too long.
 
         Args:
-            asking_since: when the current request started (monotonic clock); None: no request is running.
+            asking_since: when the current request started (monotonic clock); None if no request is running.
         """
         learned = StateUpdate()
         if self.has_ended():
@@ -176,7 +176,7 @@ class StateTracker:
     def _compare(self, learned: StateUpdate, answer: DescribeAppResponse) -> None:
         before, self.response = self.response, answer
         changed = before is None or before.state != answer.state
-        # The message is the reason why it waits, or the last thing that happened to a running app.
+        # The message is the reason why an app waits, or the last incident of a running app.
         is_shown = answer.state in {AppState.PENDING, AppState.RUNNING}
         another_reason = is_shown and before is not None and before.msg != answer.msg
         if changed or another_reason:
@@ -190,7 +190,7 @@ class StateTracker:
         if answer.state != AppState.UNKNOWN:
             self._unknown_since = None
             return None
-        # Only for a while: a scheduler that lost the app does not find it again.
+        # Wait only `UNKNOWN_S`, because a scheduler that lost the app does not find it again.
         now = time.monotonic()
         if self._unknown_since is None:
             self._unknown_since = now

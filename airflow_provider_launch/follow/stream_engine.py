@@ -1,7 +1,7 @@
 """One thread per process that waits for all log streams.
 
-Sockets that have data are read one block per round, so that a flood does not delay the other streams. A stream whose
-lines are not taken is paused; its program does not notice, because the engine writes logs to files.
+Sockets that have data are read one block after the other in turn, so that a flood does not delay the other streams. A
+stream whose lines are not taken is paused. The program is not delayed, because the scheduler writes logs to files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Subscriber(Protocol):
         """Take lines; return False to pause until `StreamEngine.resume`."""
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
-        """Handle the end of the stream, which is closed. `silent`: closed here for silence, to be reopened."""
+        """Handle the end of the stream, which is closed. `silent`: it was closed because of its silence; reopen it."""
 
 
 @dataclass(eq=False)
@@ -85,9 +85,9 @@ class StreamEngine:
     # ---- called by any thread ----------------------------------------------------------------------------------------
 
     def reserve(self) -> bool:
-        """Reserve a slot for a stream that is about to be opened; False: there is none.
+        """Reserve a slot for a stream that is about to be opened; return False if there is none.
 
-        If all are taken, a stream that was silent for long is closed to free its slot.
+        If all slots are taken, a stream that has been silent for long is closed to free its slot.
         """
         with self._lock:
             if len(self._members) + self._reserved < MAX_STREAMS:
@@ -175,7 +175,7 @@ class StreamEngine:
             self._restart()
 
     def _restart(self) -> None:
-        """Close all streams; each subscriber opens its own again, and the first one starts another thread."""
+        """Close all streams. Their subscribers open them again, and the first one starts another thread."""
         with self._lock:
             members = list(self._members.values())
             self._members.clear()
@@ -234,7 +234,7 @@ class StreamEngine:
             self._is_woken = False
 
     def _obey(self) -> bool:
-        """Run the commands of other threads; False: no streams are left."""
+        """Run the commands of other threads; return False if no streams are left."""
         while True:
             with self._lock:
                 if not self._commands:

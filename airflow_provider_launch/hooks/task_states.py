@@ -27,7 +27,7 @@ _NOT_FOUND = 404
 
 
 def deployment_id() -> str:
-    """Return the id that distinguishes the apps of this Airflow from those of another; empty: unknown.
+    """Return the id that distinguishes the apps of this Airflow from those of another; empty if unknown.
 
     It is `[launch] deployment_id`, or a Variable that the first launch writes, followed by the address of the API
     server, because a copy of the database has the same Variable. A triggerer warns if the workers have another address.

@@ -78,7 +78,7 @@ class Attempt:
 
     @property
     def since(self) -> float | None:
-        """Epoch seconds of the first submission of the current app; None: unknown."""
+        """Epoch seconds of the first submission of the current app; None if unknown."""
         return (self._record.since or None) if self._record is not None else None
 
     @property
@@ -117,7 +117,7 @@ class Attempt:
         if last is not None and step is NextStep.REPLACE and self._may_use(last, step):
             self._cancel_replaced(last)
         if last is not None and step is NextStep.RESUME and self._may_use(last, step):
-            # If a clear happened since then, it concerned another task of the run.
+            # If there was a clear since then, it was a clear of another task of the run.
             last = dataclasses.replace(
                 last, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
             )
@@ -140,7 +140,7 @@ class Attempt:
         return last
 
     def _own_id(self, number: int) -> str:
-        """Return the id of the task's app for this attempt."""
+        """Return the id of the app of this launch."""
         start = str(self._context["dag_run"].start_date or "")
         return app_id_for(**TaskKey.of(self._ti)._asdict(), run_start=start, attempt=number)
 
@@ -159,7 +159,7 @@ class Attempt:
     def _is_own(self, record: Record) -> bool | None:
         """Return whether the recorded app belongs to the task, because users can edit the record.
 
-        None: its id is not that of the recorded attempt, and no such app exists.
+        None if its id is not the id of the recorded launch, and no such app exists.
         """
         if record.app_id == self._own_id(record.attempt):
             return True
@@ -196,13 +196,13 @@ class Attempt:
         self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
         self._retry(self._scheduler.cancel, record.app_id)
         if self._op.kill_policy == "leave":
-            # With other policies the kill by the clear has counted it.
+            # With other policies it was counted when the clear killed the task.
             metrics.count_cancelled(self._backend)
         if self._await_end(record.app_id) is None:
             self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
 
     def _resume(self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str) -> str | None:
-        """Return the handle of the app of the last try; None: that app is over, and a new attempt is due."""
+        """Return the handle of the app of the last try; None if that app has ended and a new launch is due."""
         if record.value is not None:
             self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
             self.value = record.value
@@ -220,7 +220,7 @@ class Attempt:
             self._log.info("app %s of the last try ended as %s; launching again", record.app_id, response.state)
             return None
         if response is None or (record.state == "intent" and not is_terminal(response.state) and adopts):
-            # The submission did not happen, or may have been interrupted: submit the same attempt under the same id.
+            # The submission did not happen, or may have been interrupted: submit again under the same id.
             return self._launch(app, cfg, dataclasses.replace(record, spec_hash=digest), was_intended=True)
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         # Empty: found without a record.
@@ -257,7 +257,7 @@ class Attempt:
             schedule = self._hook.runner.schedule
             handle = self._retry(schedule, info) if adopts else schedule(info)
         except AppConflictError:
-            # The id belongs to an earlier try with the same intent, and the DAG has changed since.
+            # An earlier try has submitted the app under this id, and the DAG has changed since.
             if not was_intended:
                 raise
             handle = self._handle_of(record)
@@ -269,7 +269,7 @@ class Attempt:
         self._track(launched)
         self._killer.check()
         self._memory.save(launched)
-        # Only now, so that the app does not wait for it and a kill finds the app recorded.
+        # After the launch, so that the app does not wait for it and a kill finds the app recorded.
         show_request(self._op, self._ti)
         self._log.info("launched %s", handle)
         return handle
@@ -297,10 +297,11 @@ class Attempt:
         self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)
 
     def rejoin(self, handle: str) -> str:
-        """Make the app that the trigger has followed the current one, and return its handle; empty: there is none.
+        """Continue with the app that the trigger has followed, and return its handle; empty if there is none.
 
         Args:
-            handle: from the trigger. Empty: the trigger failed before it found the app, which may still be running.
+            handle: the handle in the event of the trigger. Empty if the trigger failed before it found the app, which
+                may still be running.
         """
         record = self._memory.load()
         if not handle and record is not None and self._is_own(record):
@@ -315,7 +316,7 @@ class Attempt:
     # ---- record ----------------------------------------------------------------------------------------------
 
     def _track(self, record: Record) -> None:
-        """Make an app the current one, which a kill cancels."""
+        """Make an app the current one, so that a kill cancels it."""
         self._record, self._killer.app_id = record, record.app_id
 
     def save_value(self, value: dict[str, Any]) -> None:
@@ -336,7 +337,7 @@ class Attempt:
             self._memory.save(dataclasses.replace(record, state="closed", outcome=outcome))
 
     def _note_kill(self, record: Record) -> None:
-        """Keep the record open, and note the kill, because a clear may have been its reason."""
+        """Store the kill and keep the record open: if a clear caused the kill, the next try must replace the app."""
         with contextlib.suppress(Exception):
             self._memory.save(dataclasses.replace(record, outcome=KILLED))
 
@@ -362,7 +363,7 @@ class Attempt:
         except Exception as problem:  # noqa: BLE001 - the task fails anyway, and the remaining app is logged
             self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
             return
-        # It may have started at the last moment: then the next try follows it, or takes its result.
+        # It may have started just before the cancel: then the next try follows it, or uses its result.
         if state is None:
             self._log.warning("app %s is cancelled but has not ended yet; the next try will check it", record.app_id)
         elif state is AppState.SUCCEEDED:
@@ -383,7 +384,7 @@ class Attempt:
     def _await_end(self, app_id: str) -> AppState | None:
         """Wait for the end of a cancelled app and return its state; CANCELLED if it no longer exists.
 
-        None: it has not ended within `[launch] replace_wait_s`.
+        None if it has not ended within `[launch] replace_wait_s`.
         """
         deadline = time.monotonic() + conf.getfloat("launch", "replace_wait_s", fallback=60.0)
         while time.monotonic() < deadline:
@@ -397,7 +398,7 @@ class Attempt:
         return None
 
     def cancel_killed(self) -> None:
-        """Cancel the app of a killed task, also if it was submitted after the helper thread has run."""
+        """Cancel the app of a killed task, even if it was submitted after the cancel thread had finished."""
         record = self._record
         if record is None or self.has_succeeded:
             return
@@ -414,7 +415,7 @@ class Attempt:
                 error = problem
             else:
                 if self._had_succeeded(record):
-                    # The record stays open: a retry takes the result.
+                    # The record stays open, so that a retry uses the result.
                     self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
                     self._note_kill(record)
                     return

@@ -24,7 +24,9 @@ _LATER = "{{ later }}"
 
 
 def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
-    """Return the app that the component builds from the rendered arguments, in which each `$` of data may be marked.
+    """Return the app that the component builds from the rendered arguments.
+
+    In the arguments each `$` of data may be marked, as in `_data`.
 
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
@@ -38,7 +40,7 @@ def check_component(task: LaunchAppOperator) -> None:
     """Refuse what the task would refuse at run time; call the component only if no argument is a template.
 
     Raises:
-        InvalidAppError: as `component_app`.
+        InvalidAppError: as in `component_app`.
     """
     function = _function(task)
     if is_open(task.component_args):
@@ -55,7 +57,7 @@ def check_component(task: LaunchAppOperator) -> None:
 
 
 def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:
-    """Return whether templates in this value of an argument give text: "3.10" must not become 3.1."""
+    """Return whether templates in this argument are rendered to a string: "3.10" must not become 3.1."""
     return gives_text(_function(task), name, value)
 
 
@@ -95,7 +97,7 @@ def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")
     path, colon, function = name.rpartition(":")
     dag = task.get_dag()
-    # As for every relative path in a DAG file: relative to that file, not to the directory where Airflow was started.
+    # Relative to the DAG file, like every relative path in it, and not to the directory where Airflow was started.
     if colon and path.endswith(".py") and dag is not None and dag.fileloc:
         module = Path(dag.fileloc).parent / Path(path).expanduser()
         if module.is_file():

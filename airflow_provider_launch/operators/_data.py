@@ -1,6 +1,6 @@
-"""Text from templates and XComs is data: macros of the launcher are not applied to it.
+"""Strings from templates and XComs are data: macros of the launcher in them are not replaced.
 
-A `$` in such text is marked while an app is rendered and built, and becomes a plain `$` in the end.
+Each `$` in these strings is marked while an app is rendered and built, and becomes a plain `$` again in the built app.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool, values: li
     """Return the environment for templates in an app.
 
     Args:
-        env: of the DAG.
+        env: the Jinja environment of the DAG.
         native: whether the DAG has `render_template_as_native_obj=True`.
-        as_text: whether the result is text even in a native DAG: "3.10" stays text, and a list becomes JSON.
-        values: gets the value of each expression.
+        as_text: whether the result is a string even in a native DAG: "3.10" stays a string, and a list becomes JSON.
+        values: the value of each expression is appended to this list.
     """
     import jinja2.compiler
 
@@ -47,7 +47,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool, values: li
         )
 
     if inner is not None:
-        # Keep its mark, which shows whether it takes the context.
+        # Copy its attributes, by which Jinja finds out whether it takes the context.
         functools.update_wrapper(finalize, inner)
     found: jinja2.Environment = env.overlay(finalize=finalize)
     if as_text:
@@ -56,7 +56,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool, values: li
 
 
 def marked(value: Any) -> Any:
-    """Return the value with each `$` in its texts marked."""
+    """Return the value with each `$` in its strings marked."""
     return _replaced(value, "$", _MARK)
 
 

@@ -1,6 +1,6 @@
-"""The record of a task's app between tries, and the decision of the next try.
+"""The record of which app a task has launched, and the decision what the next try does with the app.
 
-Everything here is pure except `Memory`, which reads and writes one key of Airflow's task state store.
+Nothing here does I/O except `Memory`, which reads and writes one key of Airflow's task state store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _HASH_LENGTH = 10
 
 
 def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_index: int, attempt: int) -> str:
-    """Return the id of an app: readable, and unique for each attempt of each task.
+    """Return the id of an app: readable, and unique for each launch of each task instance.
 
+    `attempt` counts the launches of the task instance from 0.
     Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
     The start of the run distinguishes two runs with the same `run_id` if the first one was deleted.
     """
-    # Lengths keep ("a", "b|c") and ("a|b", "c") apart.
+    # The lengths distinguish ("a", "b|c") from ("a|b", "c").
     parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
     text = "".join(f"{len(part)}:{part}|" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
@@ -36,7 +37,10 @@ def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_in
 
 
 def _readable(dag_id: str, task_id: str) -> str:
-    """Return both names; each gets half of the length, and what the other one does not need."""
+    """Return both names, shortened to `_SLUG_LENGTH` together.
+
+    Each name gets half of the length, and the characters that the other name does not need.
+    """
     dag, task = slug(dag_id, _SLUG_LENGTH), slug(task_id, _SLUG_LENGTH)
     room = _SLUG_LENGTH - 1
     kept = task[: max(room - len(dag), room // 2)].rstrip("-")
@@ -108,13 +112,14 @@ def next_step(record: Record | None, clear_number: int, max_tries: int, retries:
     Args:
         record: record of that try.
         clear_number: how often tasks of the run were cleared, this one or another.
-        max_tries: Airflow's limit of tries.
-        retries: the current number in the DAG.
+        max_tries: the current `max_tries` of the task.
+        retries: the current `retries` in the DAG.
     """
     if record is None:
         return NextStep.LAUNCH
-    # A clear kills a running task, and raises the limit of one that is not running; otherwise it concerned another
-    # task. Closed means ended or cancelled, but the cancel of a killed try may have failed: check again.
+    # `clear_number` counts the clears of all tasks of the run. This task was cleared if its try was killed, because it
+    # was running, or if its limits changed, because it was not running. The app of a killed try may still run, because
+    # its cancel may have failed.
     limits = (record.max_tries, record.retries)
     concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
     if record.clear_number != clear_number and concerns_us:
@@ -129,7 +134,7 @@ class StateStore(Protocol):
         """Return the value of the key."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value across tries and clears for `retention`; None: as in Airflow's configuration."""
+        """Keep the value across tries and clears for `retention`, None: for Airflow's default time."""
 
 
 class Memory:
@@ -144,7 +149,7 @@ class Memory:
         return self._store is not None
 
     def load(self) -> Record | None:
-        """Return what the last try saved, None if there was none."""
+        """Return the record of the last try, None if there is none."""
         return None if self._store is None else Record.from_json(self._store.get(KEY, None))
 
     def save(self, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""Cancels the app if Airflow refuses the deferral of its task, because then no trigger will follow it."""
+"""Cancels the app of a task if Airflow refuses to defer the task, because then no trigger follows the app."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def cancel_if_refused(task: TaskKey, handle: str, hook: LaunchHook, log: Any) -> None:
     """Cancel the app at the end of this process if the task is over by then, or its run was deleted.
 
-    Airflow reports the deferral after `execute` has returned. It handles a refusal like a crash of its own and does not
-    call the operator again, but it calls listeners after the report (Airflow 3.2 and newer; with older versions the
-    reconciler finds the app).
+    Airflow sends the deferral to its API after `execute` has returned. If the API refuses it, Airflow does not call the
+    operator again, but it calls listeners when the process stops.
     """
     with contextlib.suppress(ImportError):
         from airflow.listeners import hookimpl
@@ -39,7 +38,7 @@ def cancel_if_refused(task: TaskKey, handle: str, hook: LaunchHook, log: Any) ->
 
 
 def _state_of(task: TaskKey) -> str | None:
-    """Return the state of a task that is over; None: it may still need its app."""
+    """Return the state of a task that is over; None if the task may still need its app."""
     from airflow_provider_launch.hooks.task_states import ask_states
 
     # The task has just run, so if its run does not exist, it was deleted.

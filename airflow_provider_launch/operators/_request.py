@@ -56,15 +56,15 @@ def launch_options(operator: LaunchAppOperator, hook: LaunchHook) -> dict[str, A
 
 
 def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHook, sources: Sources) -> AppDef:
-    """Return the app with its workspace, its task as owner and parent run; Airflow masks its secrets from now on.
+    """Return a copy of the app with its workspace, and with the task as its owner and parent run.
 
-    The given app is not changed.
+    Registers the secrets of the app, so that Airflow masks them from now on.
 
     Args:
         app: the checked app.
         operator: the task of the DAG, rendered.
         ti: its task instance.
-        hook: reaches the scheduler.
+        hook: connects to the scheduler.
         sources: decides which directories may be mirrored.
 
     Raises:

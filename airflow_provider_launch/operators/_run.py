@@ -95,7 +95,7 @@ class OperatorRun(TaskRun):
         op, attempt, began = self._op, self._attempt, time.time()
         cfg = launch_options(op, self._hook)
         self._killer.check()
-        _ = self._on_finish  # an invalid value must be refused now, not after the app has ended
+        _ = self._on_finish  # refuses an invalid value now instead of after the end of the app
         check_streams(self._scheduler, op.streams)
         check_all_results(self._scheduler, op.results)
         check_log_roles(app, op.log_roles)
@@ -134,7 +134,8 @@ class OperatorRun(TaskRun):
             self._restore_request()
             self._killer.check()
             if why == "deadline":
-                # As `execution_timeout` does on a worker; this cancels again, in case the trigger's cancel failed.
+                # The same error as that of `execution_timeout` on a worker. It cancels the app again, in case the
+                # trigger could not.
                 raise AirflowTaskTimeout(text)
             progress = self._continued(event, handle)
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
@@ -145,12 +146,12 @@ class OperatorRun(TaskRun):
             response, tails = self._follow(handle, progress)
             value = self._conclude(handle, response, tails)
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
-            # After any other error the app may be running, or only its result may be unreadable: the next try polls it.
+            # After any other error the app may be running, or only its result is unreadable, so the next try polls it.
             self._attempt.close(error)
             self._remove_ended(error)
             raise
-        # Keep the record open: if this worker dies before Airflow records the success, the next try takes the result.
-        # A clear is detected by its number.
+        # Keep the record open: if this worker dies before Airflow records the success, the next try uses the result.
+        # A clear is detected by `clear_number`.
         self._killer.check()
         self._remove_succeeded(handle, value)
         return value
@@ -158,7 +159,7 @@ class OperatorRun(TaskRun):
     # ---- follow ----------------------------------------------------------------------------------------------
 
     def _follow(self, handle: str, progress: FollowProgress) -> tuple[DescribeAppResponse, Mapping[str, Sequence[str]]]:
-        """Log the app to its end; return its last status, and the last lines of each replica."""
+        """Log states and lines until the app has ended; return its last status, and the last lines of each replica."""
         with self._follower_of(handle, progress) as follow:
             response = follow.run(on_end=self._read_result)
             self._has_gap = follow.has_gap
@@ -169,10 +170,10 @@ class OperatorRun(TaskRun):
     def _read_result(self, ended: DescribeAppResponse) -> None:
         """Read the result while the rest of the log is read.
 
-        On Docker a result takes 54 to 114 ms, a whole task `true` 450 ms.
+        On Docker reading a result takes 54 to 114 ms, while a whole task that runs `true` takes 450 ms.
         """
         if ended.state == AppState.SUCCEEDED:
-            # After an error the result is read again in the end, with retries.
+            # After an error `_conclude` reads the result again, with retries.
             with contextlib.suppress(Exception):
                 self._results.append(result_of(self._scheduler, self._attempt.app_id, self._op.results))
 
@@ -205,7 +206,7 @@ class OperatorRun(TaskRun):
         limit_s = op.defer_after_s
         if limit_s is None:
             limit_s = conf.getfloat("launch", "defer_after_s", fallback=_DEFER_AFTER_S)
-        # Two followers would not agree on which lines of an adopted app are old.
+        # With "now" two followers would not agree on which lines of an adopted app are old.
         if limit_s <= 0 or (op.logs_from == "now" and self._attempt.adopted is not None):
             return False, self._progress()
         with self._follower_of(handle, self._progress(), is_part=True) as follow:
@@ -217,7 +218,7 @@ class OperatorRun(TaskRun):
         return self._follower(handle, self._op.follow_options, progress, is_new=is_new, is_part=is_part)
 
     def _defer(self, handle: str, began: float, progress: FollowProgress, places: list[Place]) -> None:
-        """Hand the app over to the triggerer: raises `TaskDeferred`."""
+        """Defer the task: raise `TaskDeferred`, so that the triggerer follows the app."""
         # Imported here, because only tasks that defer need it.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -313,7 +314,7 @@ class OperatorRun(TaskRun):
         return places
 
     def _restore_request(self) -> None:
-        """Set the field again: it would lose the request that the first part of the task has shown."""
+        """Set the field `request` again, because a task that resumes starts without it."""
         app_id = self._attempt.app_id
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)

@@ -1,4 +1,4 @@
-"""Restricts the files and addresses that an app makes the worker open, to those of the DAG file or of `[launch]`."""
+"""Restricts the files and addresses that an app lets the worker open to those in the DAG file or in `[launch]`."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class Sources:
 
 
 def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
-    """Yield all texts of a field of the DAG file.
+    """Yield all strings in a field of the operator.
 
     Args:
         value: the field before templates are rendered.
-        seen_oids: ids of objects that Airflow has taken out of XComs; they are skipped.
+        seen_oids: `id()` of objects that Airflow has read from XComs; they are skipped.
     """
     if id(value) in seen_oids:
         return
     if isinstance(value, str):
         yield value
-        # Text may describe a workspace, by path and target.
+        # The string may describe a workspace, by path and target.
         if ":" in value and "{" not in value:
             with contextlib.suppress(ValueError, AttributeError):
                 yield from Workspace.from_str(value).projects
@@ -95,7 +95,7 @@ def _is_below(location: str, place: str) -> bool:
     """Return whether a location is the allowed place or below it; links are resolved first."""
     given, allowed = urlsplit(location), urlsplit(place)
     if "::" in location:
-        return False  # a chain of file systems: the first one only fetches from the next
+        return False  # a chain of file systems, in which the first one fetches from any other
     if given.scheme in {"", "file"} or allowed.scheme in {"", "file"}:
         if given.scheme not in {"", "file"} or allowed.scheme not in {"", "file"} or given.netloc:
             return False

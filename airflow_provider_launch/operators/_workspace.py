@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def workspace_from(value: Any) -> Workspace | None:
-    """Return the workspace that an argument of the operator describes; None: there is none.
+    """Return the workspace that an argument of the operator describes; None if there is none.
 
     Raises:
         InvalidAppError: it is not a path, a mapping of path to sub-directory, or a `Workspace`.

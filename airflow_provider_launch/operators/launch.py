@@ -94,7 +94,7 @@ class LaunchAppOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "workspace", "request")
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
-    # `request` is set only after the dry run; needed if the link cannot store it at once.
+    # `request` is set during execution. If the link could not store it then, Airflow stores it here.
     overwrite_rtif_after_execution = True
     operator_extra_links = (
         SchedulerLink(),
@@ -212,7 +212,7 @@ class LaunchAppOperator(BaseOperator):
 
     @property
     def follow_options(self) -> FollowOptions:
-        """How the app is followed, as far as it is rendered."""
+        """The options for following the app; templates in them may not be rendered yet."""
         from airflow_provider_launch._task.options import FollowOptions
 
         return FollowOptions(
@@ -268,9 +268,10 @@ class LaunchAppOperator(BaseOperator):
         if content is None or not (content is self.app or content is self.component_args):
             return self._render_content(content, context, jinja_env, seen_oids)
         is_app = content is self.app
+        # Whether the whole field is a template or an XCom.
         is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
-        # Macros apply in a whole app from a template or XCom; any other text from there is data.
-        # A list is a command line, so all its members are text.
+        # If the whole app comes from a template or XCom, macros in it are replaced. A single value from there is data,
+        # so its `$` stay. A list is a command line, so all its members are strings.
         self._marks_data, self._keeps_types = not (is_app and is_brought), not (is_app or isinstance(content, list))
         try:
             rendered = self._render_content(content, context, jinja_env, seen_oids)
@@ -289,7 +290,7 @@ class LaunchAppOperator(BaseOperator):
             self._note_texts(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
 
-        # Values from XComs are data, so their text is not rendered.
+        # Values from XComs are data, so strings in them are not rendered.
         if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
             return marked(content) if self._marks_data else content
         env = jinja_env or self.get_template_env()
@@ -343,23 +344,27 @@ class LaunchAppOperator(BaseOperator):
         with rendering(self, native=not as_text):
             rendered = super().render_template(content, context, env, seen_oids)
         if native and as_text and values == [None] and rendered == "None":
-            return None  # the default of a parameter or field, not its text
-        # In text, data is already marked, and the rest comes from the DAG file.
+            return None  # the default of a parameter or field, not the string "None"
+        # In a string, `data_env` has marked the inserted values; the rest was written in the DAG file.
         return rendered if isinstance(rendered, str) else marked(rendered)
 
     @property
     def _given_fields(self) -> tuple[Any, ...]:
-        """Fields from which the app is built."""
+        """The fields from which the app is built."""
         return (self.app, self.workspace, self.component_args)
 
     def _note_texts(self, content: Any, seen_oids: set[int] | None) -> None:
-        """Collect the texts of the DAG file before they are rendered."""
+        """Collect the strings of the DAG file before they are rendered."""
         from airflow_provider_launch.operators._sources import texts_in
 
         self._literals = {*(self._literals or ()), *texts_in(content, seen_oids or ())}
 
     def _sources(self, context: Context) -> Sources:
-        """Return the allowed files and addresses of the app; if a function builds it, all but those from a run."""
+        """Return which files and addresses the app may name.
+
+        These are the files and addresses in the DAG file. If a function builds the app, it may name all except strings
+        that came from the run.
+        """
         from airflow_provider_launch.operators._sources import Sources, texts_in
 
         if not self._is_app_made:
@@ -397,7 +402,7 @@ class LaunchAppOperator(BaseOperator):
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
-        Without an event Airflow has resumed a task that was cleared meanwhile; then this is `execute`.
+        Without an event this is `execute`, because the task was cleared while it was deferred.
 
         Raises:
             AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
@@ -406,11 +411,11 @@ class LaunchAppOperator(BaseOperator):
         if event is None:
             return self.execute(context)
         with _final_errors():
-            # Not the app of the DAG, because the launched app counts, and a function must not be called again.
+            # Do not build the app of the DAG again, because the launched app counts.
             return self._started(context).resume(event)
 
     def _started(self, context: Context) -> OperatorRun:
-        """Return a run that `on_kill` reaches."""
+        """Return a run whose app `on_kill` cancels."""
         # Imported here, because parsing a DAG does not need it.
         from airflow_provider_launch._task.cancel_on_kill import CancelThread
         from airflow_provider_launch.operators._run import OperatorRun
@@ -439,7 +444,7 @@ class LaunchAppOperator(BaseOperator):
         """Handle the last status of the app; for operators built on this one."""
 
     def is_skipped_by(self, exit_code: int | None) -> bool:
-        """Return whether this exit code of the failed replica means "skip"."""
+        """Return whether the task is skipped if the first failed replica has this exit code."""
         wanted = self.skip_on_exit_code
         if exit_code is None or wanted is None:
             return False
@@ -463,9 +468,10 @@ def _as_app(value: Any) -> AppDef:
 
 
 def _with_masks(value: Any) -> Any:
-    """Return a rendered app as an `AppDef`, whose text hides secrets, and mask its secrets.
+    """Return a rendered app as an `AppDef`, and register its secrets for masking.
 
-    Airflow stores rendered fields before the task starts. Invalid apps are refused later.
+    Airflow stores rendered fields before the task starts, and the `repr` of an `AppDef` hides secrets. Invalid apps are
+    refused later.
     """
     from airflow_provider_launch._task.secrets import hidden_values, places_of, register
     from airflow_provider_launch.specs.app_dict import app_from_dict
@@ -511,7 +517,10 @@ def _has_xcom(value: object) -> bool:
 
 
 def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool = False) -> Iterator[Any]:
-    """Yield such parts; with `of_objects` only those in dataclasses, because Airflow finds the others itself."""
+    """Yield the parts of the value that are resolved in a run.
+
+    With `of_objects` only parts of dataclasses, because Airflow finds the others itself.
+    """
     if isinstance(value, Mapping):
         parts: Iterable[Any] = value.values()
     elif isinstance(value, (list, tuple)):

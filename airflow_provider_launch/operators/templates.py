@@ -35,7 +35,7 @@ def rendered_copy(value: T, render: Callable[[str, Any], Any]) -> T:
     """Return a copy of the dataclass with `render(name, value)` applied to every field.
 
     With `render_template_as_native_obj=True` Jinja turns templates into numbers, lists and dicts. Arguments and
-    variables of a program are text, so these values become text again: JSON for lists and dicts.
+    variables of a program are strings, so these values become strings again: JSON for lists and dicts.
     """
     clone = copy.copy(value)
     for item in dataclasses.fields(value):  # type: ignore[arg-type]  # the caller has checked `is_plain_object`
@@ -48,7 +48,7 @@ def rendered_copy(value: T, render: Callable[[str, Any], Any]) -> T:
 
 
 def as_text(given: Any, rendered: Any) -> Any:
-    """Return `rendered` with text wherever `given` had text."""
+    """Return `rendered` with a string wherever `given` has a string."""
     if isinstance(given, str):
         if isinstance(rendered, str):
             return rendered
@@ -61,9 +61,9 @@ def as_text(given: Any, rendered: Any) -> Any:
 
 
 def has_template(text: str, jinja_env: jinja2.Environment) -> bool:
-    """Return whether Jinja has anything to do.
+    """Return whether the string contains a template.
 
-    Text without a template must not go through Jinja, which drops a final newline and turns CRLF into LF.
+    A string without a template must not go through Jinja, which drops a final newline and turns CRLF into LF.
     """
     marks = (jinja_env.block_start_string, jinja_env.variable_start_string, jinja_env.comment_start_string)
     prefixes = (jinja_env.line_statement_prefix, jinja_env.line_comment_prefix)

@@ -140,8 +140,8 @@ class RunCatalog:
         A file appears there only when complete.
 
         Args:
-            patterns: of the files to copy.
-            folder: of the task.
+            patterns: the patterns of the files to copy.
+            folder: the folder of the task.
             is_strict: True raises an error for a pattern without a file.
             files: further files to copy if they exist.
 

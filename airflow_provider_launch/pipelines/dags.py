@@ -42,7 +42,7 @@ def dag_from_file(
     """Return the DAG of a pipeline file.
 
     Args:
-        path: of the file; relative to the caller's file.
+        path: the path of the file, relative to the caller's file.
         dag_id: default is the `name` in the file, else the name of the file.
         launch_conn_id: the connection of the pipeline's executor, unless the file names one.
         params: parameters that override those of the files and of the environment.
@@ -124,7 +124,7 @@ def validate(
     """Return all problems of a file in the order of its lines; empty if `dag_from_file` accepts it.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         config: a file, or a mapping, with sections that override those of the file.
         parameters_file: a file of parameters that override those of the pipeline.
         params: parameters that override those of all files.
@@ -199,7 +199,7 @@ _TOP_KEY = re.compile(r"""^["']?(dag|name|<<)["']?[ \t]*:""", re.MULTILINE)
 
 
 def _may_have_dag(path: Path, wanted: str | None) -> bool:
-    """Return whether a file may be the one of this DAG; None: of any. Reads only its first-level lines."""
+    """Return whether a file may be the one of this DAG, or of any DAG for None. Reads only its first-level lines."""
     try:
         text = read_text(path)
     except (OSError, ValueError):

@@ -42,7 +42,7 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     """Return the content of a file, and the problems that kept parts of it from being read.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         shown: its name in messages.
     """
     name = shown or str(path)

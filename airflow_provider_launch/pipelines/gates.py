@@ -50,7 +50,7 @@ class Scope:
     parallelism: int | None = None
 
     def folders_of(self, map_index: int | None) -> list[str]:
-        """Return the catalog folders of a task, outermost map first; None: the task is not mapped."""
+        """Return the catalog folders of a task, outermost map first; None if the task is not mapped."""
         return [*self.folders, *([f"{folder_of(self.fan_out)}/{map_index}"] if self.group else [])]
 
 

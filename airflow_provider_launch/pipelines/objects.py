@@ -45,8 +45,8 @@ def reference(task_id: str, name: str, scope: str) -> dict[str, str]:
     """Return the value that stands for an object in parameters.
 
     Args:
-        task_id: of the task that returned it.
-        name: of the object.
+        task_id: the task that returned it.
+        name: the name of the object.
         scope: folder of the element of the innermost map; empty outside of maps.
     """
     path = file_of(task_id, name)

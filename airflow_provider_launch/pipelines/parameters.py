@@ -61,7 +61,7 @@ def merged(params: Mapping[str, Any], sources: Iterable[object]) -> Known:
     """Return the parameters that a step sees.
 
     Args:
-        params: of the run.
+        params: the params of the run.
         sources: the XComs of earlier steps.
     """
     known = Known(dict(params), dict.fromkeys(params, -1))

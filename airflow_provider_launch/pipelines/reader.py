@@ -51,7 +51,7 @@ def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tup
     """Return the model of a file, and problems of its fields. The model is None if the file cannot be read.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         config: a file, or a mapping, with sections that override those of the file: `executor`, `catalog` and so on.
     """
     document, problems = load_document(path)

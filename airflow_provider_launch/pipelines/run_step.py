@@ -26,7 +26,7 @@ def find_step(model: PipelineModel, name: str) -> tuple[TaskStep, list[str]]:
 
     Args:
         model: the pipeline.
-        name: of the task, with its parents if several have that name: `split/train`.
+        name: the name of the task, with its parents if several tasks have that name: `split/train`.
 
     Raises:
         PipelineError: there is no such task, or more than one.

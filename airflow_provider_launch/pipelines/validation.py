@@ -26,7 +26,7 @@ def load(
     """Return the pipeline that a file describes. Does not import Airflow.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         config: a file, or a mapping, with sections that override those of the file.
         parameters_file: a file of parameters that override those of the pipeline and of the environment.
         params: parameters that override those of all files.
@@ -47,8 +47,8 @@ def load_document(
 
     Args:
         data: the document.
-        folder: to which its paths are relative.
-        name: of the pipeline.
+        folder: the folder to which its paths are relative.
+        name: the name of the pipeline.
         params: parameters that override those of the document.
 
     Raises:

@@ -316,7 +316,7 @@ class Runner:
             workspace: directories to copy into the first role.
             parent_run_id: the run that the app is a part of.
             app_id: the id of the app.
-            idempotency_key: as in `dryrun`.
+            idempotency_key: the same as in `dryrun`.
 
         Raises:
             ComponentNotFoundException: the component does not exist.
@@ -532,7 +532,7 @@ class Runner:
             regex: keep only lines that match somewhere.
             since: keep only lines from this time on; naive means UTC.
             until: keep only lines before this time; naive means UTC.
-            should_tail: follow until the app has ended; False: return only the existing lines.
+            should_tail: whether to follow until the app has ended; otherwise only the existing lines are returned.
             streams: STDOUT, STDERR or COMBINED. None: the default of the backend.
 
         Raises:
@@ -647,7 +647,7 @@ def get_runner(
     Args:
         name: another session name; give it to `Runner` instead.
         component_defaults: component name to a mapping of parameter to text.
-        strict: as in `Runner`.
+        strict: the same as in `Runner`.
         **scheduler_params: keyword arguments for every scheduler, or a dict under the name of one.
     """
     if name is not None:

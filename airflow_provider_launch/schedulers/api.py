@@ -111,7 +111,9 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- submit ----------------------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: T | Mapping[str, Any], workspace: str | Workspace | None = None) -> str:
-        """Launch `app` and return its id; the only call that writes workspace and image into the caller's app.
+        """Launch `app` and return its id.
+
+        Changes the caller's app: sets `workspace` and the built `image` in its first role. No other method changes it.
 
         Args:
             app: what to launch.
@@ -138,7 +140,7 @@ class Scheduler(abc.ABC, Generic[T]):
         Args:
             app: what to launch; not changed.
             cfg: option name to value; resolved against `run_opts()`.
-            app_id: the id of the app. None: a new unique one.
+            app_id: the id of the app. None: a new unique id.
 
         Raises:
             InvalidAppError: app or cfg is wrong, or needs a feature that the scheduler lacks (`UnsupportedError`).
@@ -223,7 +225,7 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- state -----------------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return the status of the app; None: the app does not exist.
+        """Return the status of the app; None if the app does not exist.
 
         Raises:
             SchedulerUnavailableError: not reached.
@@ -249,10 +251,10 @@ class Scheduler(abc.ABC, Generic[T]):
         return self.describe(app_id) is not None
 
     def result(self, app_id: str) -> JsonValue:
-        """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
+        """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None if it wrote none.
 
-        This is the document of the lowest replica of the first role whose last attempt wrote one, because torchrun
-        may put its rank 0 on any replica.
+        Only the first role can return a result. Of its replicas, the lowest-numbered one whose last attempt wrote a
+        document counts, because torchrun may put its rank 0 on any replica.
 
         Raises:
             LaunchError: the document is larger than 4 KB or is not valid JSON.
@@ -276,10 +278,10 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- end -------------------------------------------------------------------------------------------------
 
     def await_end(self, app_id: str, timeout_s: float) -> bool:
-        """Return True as soon as a part of the app has ended, False if none has within the timeout.
+        """Return True as soon as a replica has ended, False at the timeout.
 
-        Optional: lets a follower poll at once instead of waiting for the next interval. May return early, then the
-        follower calls it again; may still run for some seconds after `close`.
+        Optional: lets a follower poll at once instead of waiting for the next interval. It may return False before the
+        timeout, then the follower calls it again. It may block for some seconds after `close`.
 
         Raises:
             NotImplementedError: this scheduler cannot report an end; poll its state.
@@ -303,7 +305,7 @@ class Scheduler(abc.ABC, Generic[T]):
     ) -> builtins.list[str]:
         """Delete the apps that ended more than `older_than_s` seconds ago, and return their ids.
 
-        Cleans up apps that no task deletes: of programs, of killed tasks, of an Airflow that no longer exists.
+        For apps that no task deletes: those of plain Python programs, of killed tasks, and of a removed Airflow.
 
         Args:
             older_than_s: minimum seconds since the end of the app.
@@ -349,9 +351,9 @@ class Scheduler(abc.ABC, Generic[T]):
             yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
     def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
-        """Return when the last replica of an app ended, in epoch seconds; None: unknown.
+        """Return when the last replica of an app ended, in epoch seconds.
 
-        For an app that never started this is its creation time.
+        For an app that never started this is its creation time. None if a replica has ended at an unknown time.
         """
         replicas = [replica for role in response.roles_statuses for replica in role.replicas]
         if any(one.end_time is None and one.state in {AppState.SUCCEEDED, AppState.FAILED} for one in replicas):
@@ -376,8 +378,8 @@ class Scheduler(abc.ABC, Generic[T]):
 
         Does not wait: no lines means "nothing new yet". Bounded in size. Lines keep their newline; text after the
         last newline is returned once the replica has ended. `k` counts from 0 in its role. The cursor is opaque
-        JSON; None starts at the first line of the first attempt. The log is complete when a read that was started
-        after the replica was seen terminal returns no lines.
+        JSON; None starts at the first line of the first attempt. To know that a log is complete, first see a terminal
+        state of the replica, then read until no lines are returned.
 
         Raises:
             UnknownAppException: the app does not exist, or the scheduler has forgotten it.
@@ -416,7 +418,7 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return a stream that continues the log of a running replica from a cursor of `read_logs`.
 
         Optional. A follower then needs no `read_logs` while the replica runs, and the end of the stream reports the
-        end of the replica. None: there is no stream for this replica now; use `read_logs`.
+        end of the replica. None if there is no stream for this replica now; then use `read_logs`.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -432,10 +434,10 @@ class Scheduler(abc.ABC, Generic[T]):
         *,
         streams: Stream | None = None,  # noqa: ARG002 - the same
     ) -> LogLine | None:
-        """Return the text of a running replica after its last whole line, from a cursor after that line.
+        """Return the incomplete last line of a running replica. `cursor` must be behind the last complete line.
 
-        Optional. None: there is no such text, or there are more lines. Only the end of a long text is returned.
-        `read_logs` returns all of it once the line is complete.
+        Optional. None if the log ends with a newline, or if complete lines follow the cursor: read them first. Only the
+        end of a long line is returned. `read_logs` returns the whole line once it is complete.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -443,9 +445,9 @@ class Scheduler(abc.ABC, Generic[T]):
         return None
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:  # noqa: ARG002 - a hook
-        """Return in a few words how an attempt of a replica ended that was followed by another one: `exit code 3`.
+        """Return a short reason why an earlier attempt of a replica ended, such as `exit code 3`; empty if unknown.
 
-        Optional. `attempt` is the number in its log lines. Empty: unknown.
+        Optional. Called only for attempts that were retried. `attempt` is the number in their log lines.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -520,7 +522,7 @@ class Scheduler(abc.ABC, Generic[T]):
     def _streamed(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue, streams: Stream | None
     ) -> Iterator[tuple[Sequence[LogLine], JsonValue]]:
-        """Yield the lines of a stream and the cursor after them, until it ends; nothing if there is none now."""
+        """Yield the lines of a stream and the cursor after them until it ends; nothing if there is no stream now."""
         try:
             stream = self.stream_log(app_id, role_name, k, cursor, streams=streams)
         except Exception:  # noqa: BLE001 - the read that follows raises the error

@@ -52,7 +52,7 @@ class LineParser(Protocol):
         """Return the cursor after the last line returned."""
 
     def refusal(self) -> str:
-        """Return the error that the engine sends at the end instead of lines; empty: none."""
+        """Return the error that the engine sends at the end instead of lines; empty if it sends none."""
 
 
 class LogStream:
@@ -196,7 +196,7 @@ def lines_in(stream: LogStream) -> Iterator[list[LogLine]]:
 
 
 def _received(sock: socket.socket, wait_s: float) -> bytes | None:
-    """Return the received bytes; None: nothing within `wait_s`, or only a part of a TLS record."""
+    """Return the received bytes; None if there is nothing within `wait_s`, or only a part of a TLS record."""
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ)
         # Bytes that TLS has already decrypted do not wake the selector.

@@ -94,7 +94,7 @@ def app_response(
 
     Args:
         app_id: the app.
-        state: of the app as a whole.
+        state: the state of the app as a whole.
         msg: the cause of its end, or the reason why it waits; `NONE` if there is nothing to report.
         restarts: earlier attempts of the app, plus restarts of its replicas in the current attempt.
         replicas: role to the status of its replicas.

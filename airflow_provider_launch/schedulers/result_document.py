@@ -15,7 +15,7 @@ when the XCom is read, so an app could choose the class."""
 
 
 def parse_result(data: bytes, size: int) -> JsonValue:
-    """Return the document; None: the file is empty.
+    """Return the document; None if the file is empty.
 
     Args:
         data: the file, or at least its first `RESULT_LIMIT_BYTES`.

@@ -103,11 +103,11 @@ T = TypeVar("T")
 
 
 def reconcile(read: Callable[[], T | None], act: Callable[[T], bool], *, rounds: int) -> T | None:
-    """Return the app as it was read last; None: it no longer exists.
+    """Return the app as it was read last; None if it no longer exists.
 
     Args:
         read: reads the app and decides the next step, independent of earlier rounds.
-        act: does one step; False: there is nothing to do now, or another process must do it.
+        act: does one step; returns False if there is nothing to do now, or another process must do it.
         rounds: maximum number of steps; the rest is left to the next poll.
     """
     found: T | None = None

@@ -190,8 +190,8 @@ def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallba
     Args:
         target: a role or an app.
         namespace: usually the name of a scheduler.
-        kind: of the native object.
-        flat_fallback: False: a namespace without kinds has no overlay.
+        kind: the kind of the native object.
+        flat_fallback: whether a namespace without kinds is itself an overlay.
 
     Raises:
         ValueError: a file cannot be read, or does not contain a dict.

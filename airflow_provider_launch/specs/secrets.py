@@ -121,7 +121,7 @@ def masked_document(value: Any, name: str = "") -> Any:
 
 
 def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    """Return each argument with the position from which it is masked. None: mask only secrets inside it."""
+    """Return each argument with the position from which it is masked, None if only secrets inside it are masked."""
     hide_next = False
     before = ""
     for arg in args:

@@ -52,7 +52,7 @@ _LONGEST_PAUSE_S = 0.5
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
-    """Wait until the condition is true; fail with `what` at the timeout."""
+    """Wait until the condition is true; at the timeout fail with `what`, a sentence that states the condition."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s: {what}"
@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
 
 
 def _pause(started: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
-    """Sleep before the next check for a share of the time since `started`, so that polls do not slow the engine."""
+    """Sleep for a share of the time waited since `started`, so that polls do not slow the engine."""
     time.sleep(max(at_least_s, min(share * (time.monotonic() - started), _LONGEST_PAUSE_S)))
 
 
@@ -73,7 +73,10 @@ def within(items: Iterable[T], timeout_s: float, what: str) -> Iterator[T]:
 
 
 def read_on(read: Callable[[JsonValue], LogChunk], timeout_s: float, cursor: JsonValue = None) -> Iterator[LogChunk]:
-    """Read from the cursor until no lines come. Cursors are converted to JSON, as between processes."""
+    """Yield chunks from the cursor on until a read returns no lines.
+
+    Each cursor passes through JSON, as between processes.
+    """
 
     def chunks() -> Iterator[LogChunk]:
         stored = json.dumps(cursor)
@@ -133,7 +136,7 @@ class Apps:
         return self.keep(make_unique("contract"))
 
     def dryrun(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> AppDryRunInfo[Any]:
-        """Return the request of an app of these roles; `cfg` is added to that of the backend."""
+        """Return the request of an app of these roles; `cfg` overrides the backend's cfg."""
         app = AppDef("contract", [*roles])
         return self.scheduler.submit_dryrun(app, {**self.cfg, **cfg}, app_id=app_id or self.new_id())
 
@@ -164,7 +167,7 @@ class Apps:
             _pause(started)
 
     def until_over(self, app_id: str) -> DescribeAppResponse:
-        """Wait until the app has ended, as `end` does, and check that no process runs after that answer."""
+        """Wait until the app has ended, as `end` does, and check that none of its processes runs after that."""
         found = self.end(app_id)
         started = time.monotonic()
         while count := self.engine.alive(app_id):
@@ -209,7 +212,10 @@ class Apps:
         until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
-        """Return the state changes that several schedulers observe in parallel, until some time after the end."""
+        """Return the sequence of states that each of several schedulers observes.
+
+        They poll in parallel until `after_s` seconds after the end.
+        """
 
         def history(_: int) -> list[AppState]:
             scheduler = self.another()
@@ -231,7 +237,7 @@ class Apps:
             return [*pool.map(history, range(observers))]
 
     def traces(self, app_id: str) -> list[str]:
-        """Return the traces of the app in scheduler and engine; empty for an unknown app."""
+        """Return in which places of scheduler and engine the app still shows; empty for an unknown app."""
         found = self.scheduler.describe(app_id)
         others = {
             f"describe reports {found.state.name}" if found else "": found is not None,
@@ -251,7 +257,8 @@ class Apps:
         with contextlib.ExitStack() as all_of_them:
             for app_id in self._ids:
                 all_of_them.callback(scheduler.delete, app_id)
-        # The inherited `delete` only cancels. Its own tests show that; other tests need not wait for it.
+        # A backend that does not override `_delete_existing` keeps the record. The tests of `delete` report that, so it
+        # is not an error here.
         removes = has_own(scheduler, "_delete_existing")
         for app_id in self._ids:
 
@@ -313,12 +320,12 @@ class ContractBase:
 
     @pytest.fixture
     def image(self) -> str:
-        """Return an image or directory that has `sh` and the programs listed on the page for authors."""
+        """Return an image or directory that has `sh` and the programs listed in `docs/testing.md`."""
         return ""
 
     @pytest.fixture
     def program_with_a_blank(self) -> str | None:
-        r"""Return the path in the image of a program with a blank in its name; None if there is none.
+        r"""Return the path in the image of a program with a space in its name; None if there is none.
 
         It prints each argument as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.
         """

@@ -41,7 +41,8 @@ class Engine:
     def give_up(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
         """Let the engine lose the program of replica 0 of a role without ending it; return True.
 
-        For example, kill the daemon of its node, or its supervisor. None: the engine always sees the end of a program.
+        For example, kill the daemon of its node, or its supervisor. None if the engine always notices the end of a
+        program.
         """
         return None
 

@@ -154,7 +154,7 @@ class TriggerRun:
         self._await_deadline()
 
     async def wait_once(self) -> tuple[str, str] | None:
-        """Return the reason why the wait is over and its message; None: it is not over."""
+        """Return the reason why the wait is over and its message; None if it is not over."""
         # Before the check, so that news that arrives while something is saved is not lost.
         self._news.clear()
         with self._deciding:
@@ -382,11 +382,11 @@ class TriggerRun:
         return found.roles if found is not None else []
 
     async def _native(self) -> Any:
-        """Return the request that the scheduler has stored; None: it may not be read."""
+        """Return the request that the scheduler has stored; None if it may not be read."""
         return await self._retry_while_unreachable(lambda: self._shared.scheduler.describe_native(self._app_id))
 
     async def _retry_while_unreachable(self, ask: Callable[[], T]) -> T | None:
-        """Return the result of `ask`, retrying without limit while the scheduler is unreachable; None: another error.
+        """Return the result of `ask`, or None after an error; while the scheduler is unreachable, retry without limit.
 
         It runs on a thread that the triggers of the connection share, but waits without one.
 

@@ -75,7 +75,7 @@ class Connections:
             return shared
 
     def keep(self, shared: Shared) -> bool:
-        """Join again without a request; False: the last user has left."""
+        """Join again without a request; return False if the last user has left."""
         with self._mutex:
             if shared.users == 0:
                 return False

@@ -67,8 +67,8 @@ class Kills:
         An app that could not be cancelled is logged as an error.
 
         Args:
-            handle: of the app, for the log.
-            app_id: of the handle.
+            handle: the handle of the app, for the log.
+            app_id: the app id in the handle.
             conn_id: the connection.
             ti: the task instance from the triggerer.
             log: logger for the outcome, used in the context of the caller.
@@ -105,7 +105,7 @@ class Kills:
 
     @staticmethod
     def _why_ended(kill: _Kill, state: str | None) -> str:
-        """Return "ended" or "cleared"; empty: the task may still need its app.
+        """Return "ended" or "cleared"; empty if the task may still need its app.
 
         After another triggerer has fired for the same deferral, the task has the same states as a cleared one.
         """

@@ -103,7 +103,8 @@ class AppStatusTrigger(BaseTrigger):
         enter_triggerer()
         started_at = time.monotonic()
         if self.task_instance is not None:
-            # First, because joining the connection may take long in a triggerer that has just started.
+            # Before `_join`, which may be slow in a triggerer that has just started. The reconciler then compares the
+            # apps of this run with their tasks, even if the trigger is cancelled meanwhile.
             hub().reconciler.see_run(self.task_instance.dag_id, self.task_instance.run_id)
         try:
             watch = await self._join()
@@ -117,12 +118,13 @@ class AppStatusTrigger(BaseTrigger):
                 except asyncio.CancelledError as error:
                     if is_ended_by_user(error):
                         hub().reconciler.check_soon(self._conn_id())
-                        # Before `abandon`, because a thousand triggers that end at once share the threads it needs.
+                        # Before `abandon`, which waits for shared threads: this takes long if many triggers end at
+                        # once.
                         self._start_cancel()
                     await watch.abandon(error)
                     if is_ended_by_user(error):
-                        # Wait here, while the connection is still joined, and not only in `on_kill`: the next
-                        # cancellation would end that wait and the task's log.
+                        # Wait here, while the connection is still joined, and not only in `on_kill`: there the next
+                        # cancellation would interrupt the wait and close the task's log.
                         await self._cancel_killed()
                     raise
                 finally:
@@ -142,13 +144,16 @@ class AppStatusTrigger(BaseTrigger):
             with contextlib.suppress(Exception):
                 await Checkpoint(self.task_instance).save(FollowProgress(), fired=True)
         await asyncio.sleep(started_at + self.fire_after_s - time.monotonic())
-        # Before the yield, because right after it the triggerer may cancel the trigger as if it were killed.
+        # Set before the yield: after it the triggerer may cancel this trigger, which must not look like a kill.
         self._fired = True
         # Cleaned, because a character that the database refuses would end the whole triggerer.
         yield TriggerEvent(clean_json(event))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Cancel the app if a user has ended the task; Airflow calls this in other cases, too."""
+        """Cancel the app if a user has ended the task.
+
+        Airflow also calls this in other cases, so the state of the task is checked first.
+        """
         if not self.options.may_cancel:
             return
         # A trigger may be cancelled before it has started.
@@ -158,7 +163,7 @@ class AppStatusTrigger(BaseTrigger):
     async def _cancel_killed(self) -> None:
         """Cancel the app if the task is over, and wait for it even if Airflow cancels this trigger again.
 
-        Airflow does so each second, which is too short if fifty tasks end at once.
+        Airflow repeats its cancellation every second, but cancelling fifty apps takes longer.
         """
         ending = self._start_cancel()
         if ending is None:
@@ -172,11 +177,11 @@ class AppStatusTrigger(BaseTrigger):
                 await asyncio.wait({ended}, timeout=left)
 
     def _conn_id(self) -> str | None:
-        """Return the connection; None: unknown until the handle is resolved."""
+        """Return the connection; None until the handle is resolved."""
         return allowed_conn_id(self.options.launch_conn_id, self._parsed) if self._parsed is not None else None
 
     def _start_cancel(self) -> Future[None] | None:
-        """Start to cancel the app if the task is over; None: there is nothing to cancel."""
+        """Start to cancel the app if the task is over; None if there is nothing to cancel."""
         if self._fired or self._parsed is None or not self.options.may_cancel:
             return None
         if self._ending is None:
@@ -202,7 +207,8 @@ class AppStatusTrigger(BaseTrigger):
         parsed = await self._resolve()
         conn_id = allowed_conn_id(self.options.launch_conn_id, parsed)
         hub().reconciler.use(conn_id)
-        # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
+        # Not asgiref's `sync_to_async`: it drops the message of the `CancelledError`, which decides whether Airflow
+        # calls `on_kill`.
         context = contextvars.copy_context()
         joining = asyncio.get_running_loop().run_in_executor(None, context.run, hub().join, conn_id)
         try:
@@ -263,7 +269,7 @@ class AppStatusTrigger(BaseTrigger):
     # ---- the task ----------------------------------------------------------------------------------------------------
 
     async def is_awaited(self) -> bool:
-        """Return whether the task waits for its trigger; True without a task."""
+        """Return whether the task is still deferred; True without a task."""
         if self.task_instance is None:
             return True
         from airflow_provider_launch.triggers.hub import hub

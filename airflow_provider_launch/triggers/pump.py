@@ -182,7 +182,7 @@ class LogPump:
             self._feeds.pop(feed, None)
 
     def _wait_to_write(self) -> bool:
-        """Wait briefly for something to write; False: there are no feeds left."""
+        """Wait briefly for something to write; return False if no feeds are left."""
         with self._lock:
             if not self._feeds:
                 self._threads, self._writable, self._readable, self._parked = [], [], [], []
@@ -206,7 +206,7 @@ class LogPump:
             return None
 
     def _checkpoint(self, settle_s: float) -> bool:
-        """Record the positions of all feeds when the supervisor has read everything; False: it did not in time.
+        """Record the positions of all feeds when the supervisor has read everything; return False at the timeout.
 
         Positions are stored faster than log records arrive; a position ahead of them would lose lines after a kill.
         """
@@ -246,7 +246,7 @@ class LogPump:
                     self._enqueue(feed)
 
     def _next_to_read(self) -> Feed | None:
-        """Wait for a feed that is due; None: this thread is no longer needed."""
+        """Wait for a feed that is due, and return it; None if this thread is no longer needed."""
         with self._lock:
             mine = threading.current_thread()
             while mine in self._threads:
@@ -295,7 +295,7 @@ class LogPump:
 
 
 def log_bytes_unread() -> int | None:
-    """Return the bytes of log records on their way to the supervisor; None: unknown here."""
+    """Return the bytes of log records on their way to the supervisor; None if the system does not report them."""
     try:
         import structlog
 
@@ -306,7 +306,7 @@ def log_bytes_unread() -> int | None:
 
 
 def comms_bytes_unread() -> int | None:
-    """Return the bytes of requests on their way to the supervisor; None: unknown here."""
+    """Return the bytes of requests on their way to the supervisor; None if the system does not report them."""
     try:
         from airflow.sdk.execution_time import task_runner
 

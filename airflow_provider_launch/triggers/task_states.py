@@ -38,7 +38,7 @@ class TaskStates:
         `ABSENT`: Airflow knows the run but not the task, which alone proves nothing.
 
         Args:
-            ti: from the triggerer; None: a trigger without a task.
+            ti: the task instance of the trigger, None if it has none.
             after_s: seconds until the request, which also answers other requests for the same mapped task.
 
         Raises:

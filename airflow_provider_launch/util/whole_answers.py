@@ -188,7 +188,7 @@ def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False
     """Yield the lines of a response as they arrive, without line feeds.
 
     Args:
-        pieces: of the response.
+        pieces: the pieces of the response.
         longest: maximum bytes of a line.
         skip_longer: skip longer lines.
 

@@ -49,7 +49,7 @@ class DirWorkspaceMixin(WorkspaceMixin[None]):
         role.image = build_cache[key]
 
     def _directory(self, cfg: Mapping[str, Any], *, is_first: bool) -> str | None:
-        """Return the directory for a copy, not yet created; None: copy nothing."""
+        """Return the directory for a copy, not yet created; None if nothing is to be copied."""
         job_dir = cfg.get("job_dir")
         if not job_dir:
             return None

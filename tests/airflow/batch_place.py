@@ -114,7 +114,7 @@ class BatchPlace:
         return boto3.client("batch", endpoint_url=self._server.url, region_name=REGION, **keys)
 
     def _running(self) -> list[Any]:
-        found = self._docker.client.containers.list(filters={"label": f"{LABEL}-job"})
+        found = self._docker.client.containers.list(filters={"label": f"{LABEL}-job"}, ignore_removed=True)
         return [one for one in found if self.mark in one.labels[f"{LABEL}-job"]]
 
     def close(self) -> None:

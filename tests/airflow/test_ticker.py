@@ -74,7 +74,7 @@ def test_each_loop_has_its_own() -> None:
 
     asyncio.run(main(first))  # and it has not left
     asyncio.run(main(second))
-    assert len(ticker._members) == 1
+    assert len(ticker._timers) == 1
 
 
 def test_it_polls_in_the_context_of_none_of_its_members() -> None:

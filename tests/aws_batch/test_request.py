@@ -194,7 +194,6 @@ def test_an_instance_type_comes_from_a_named_resource() -> None:
         ([role(max_retries=10)], {}, ["max_retries=10", "9"]),
         ([role(name) for name in "abcdef"], {}, ["6 roles", "5"]),
         ([role(num_replicas=1001, args=TALKS)], {}, ["1001", "1000"]),
-        ([role(num_replicas=10_001)], {}, ["10001", "10000"]),
         ([role("a", max_retries=1, retry_policy=RetryPolicy.REPLICA), role("b")], {}, ["REPLICA", "APPLICATION"]),
         ([role("a"), role("b")], {"layout": "array"}, ["2 roles", "array"]),
         ([role(num_replicas=2, args=TALKS)], {"layout": "array"}, ["rank0_env", "multi-node"]),

@@ -119,6 +119,7 @@ def test_reads_at_any_moment_lose_and_repeat_nothing(
     monkeypatch.setattr(log_reader, "STEP_FRAMES", dice.choice([2, 7, 500]))
     monkeypatch.setattr(log_reader, "NARROW_FRAMES", dice.choice([1, 10, 8000]))
     monkeypatch.setattr(log_reader, "FAST_FRAMES", dice.choice([0, 20]))
+    monkeypatch.setattr(log_reader, "MOST_LINES", dice.choice([3, 50, 8192]))
     rows = written(dice, 300, step_back_at=150 if step_back else None)
     log, cursor, told = Log(), "{}", []
     reader = LogReader(log)  # type: ignore[arg-type]  # the one method that it uses
@@ -306,7 +307,7 @@ def test_few_tails_are_tried_if_the_position_was_rotated_away() -> None:
 def test_a_search_for_the_position_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of one stream are new, long and many, and the position of the other stream is after them."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
-    monkeypatch.setattr(log_reader, "MAX_KEPT_CHARS", 10_000)
+    monkeypatch.setattr(log_reader, "MAX_KEPT_BYTES", 10_000)
     log = Log()
     log.write("stdout", "out\n", BASE)
     reader = LogReader(log)  # type: ignore[arg-type]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import resource
+import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -16,7 +21,7 @@ import pytest
 
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.local import layout, observed, records, safe_files
+from airflow_provider_launch.schedulers.local import layout, observed, processes, records, safe_files
 from airflow_provider_launch.schedulers.local import scheduler as local
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
 from airflow_provider_launch.schedulers.retry import Phase
@@ -226,6 +231,151 @@ def test_texts_of_a_state_are_short_lines(scheduler: LocalScheduler) -> None:
     texts = [found.msg, *(replica.hostname for role in found.roles_statuses for replica in role.replicas)]
     assert len(texts) == 2
     assert all(0 < len(text) <= 4096 and len(text.splitlines()) == 1 for text in texts)
+
+
+# ---- leased files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lease() -> Iterator[Callable[[Path], None]]:
+    """Takes a write lease of a file, for which a program needs no rights; an open by others waits up to 45 s."""
+    # The kernel sends it when another open breaks the lease.
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    held: list[int] = []
+
+    def take(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        try:
+            fcntl.fcntl(held[-1], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"no leases in this file system: {error}")
+
+    yield take
+    for fd in held:
+        os.close(fd)
+    signal.signal(signal.SIGIO, before)
+
+
+def soon(call: Callable[[], object]) -> object:
+    """Call it in a thread; fail if it waits for the end of a lease."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call).result(20)
+    finally:
+        pool.shutdown(wait=False)
+
+
+LEASED = ["lock", "state.json", "app.json", "supervisor.log", "cancel", "run/0/0-main/0/0/stdout", "../../journal"]
+
+
+@pytest.mark.parametrize("name", LEASED)
+def test_a_leased_file_concerns_its_app_only(scheduler: LocalScheduler, lease, monkeypatch, name: str) -> None:
+    """A program could lease its lock again and again, so that each poll of all apps took 45 s."""
+    monkeypatch.setattr(local.subprocess, "run", lambda *_, **__: None)
+    leased, other = on_record(scheduler), on_record(scheduler)
+    with_state(state="RUNNING", final=False)(leased)
+    if name == "supervisor.log":
+        (leased / "state.json").unlink()
+    layout.append_journal(scheduler.root, leased.name, "RUNNING")
+    assert scheduler.describe(other.name).state is AppState.SUCCEEDED
+    lease(leased / name)
+
+    def use() -> None:
+        assert poll_many(scheduler, [leased.name, other.name])[other.name].state is AppState.SUCCEEDED
+        rows = {row.app_id: row.state for row in scheduler.list()}
+        assert rows.keys() == {leased.name, other.name}
+        assert rows[other.name] is AppState.SUCCEEDED
+        layout.append_journal(scheduler.root, other.name, "SUCCEEDED")
+        scheduler._records.sweep(3600)
+        assert scheduler.read_logs(other.name, "main", 0).lines == []
+        # Not the error that means an outage for all apps.
+        for call in (lambda: scheduler.read_logs(leased.name, "main", 0), lambda: scheduler.cancel(leased.name)):
+            with contextlib.suppress(AppUnavailableError):
+                call()
+
+    soon(use)
+
+
+def test_a_leased_lock_is_not_free(tmp_path: Path, lease) -> None:
+    """Of a port or a GPU, like a lock that another process has; the next port is tried."""
+    lease(tmp_path / "20000.lock")
+
+    assert soon(lambda: processes.try_lock(str(tmp_path / "20000.lock"))) is None
+    assert soon(lambda: processes.is_locked(str(tmp_path / "20000.lock"))) is True
+
+
+def test_a_pipe_that_nobody_reads_does_not_replace_the_journal(tmp_path: Path) -> None:
+    """Once it was full, no supervisor of the root could note the end of its app."""
+    journal = tmp_path / "journal"
+    os.mkfifo(journal)
+    reader = os.open(journal, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        layout.append_journal(str(tmp_path), "one", "SUCCEEDED")
+    finally:
+        os.close(reader)
+
+    assert journal.is_file()
+    assert journal.read_text() == "one SUCCEEDED\n"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_stands_in_place_of_the_time_of_the_last_sweep_stops_no_sweep(scheduler: LocalScheduler, make) -> None:
+    old = on_record(scheduler)
+    os.utime(old / "state.json", (0, 0))
+    make(Path(scheduler.root, "swept"))
+    os.utime(Path(scheduler.root, "swept"), (0, 0))
+
+    scheduler._records.sweep(3600)
+    assert not old.exists()
+
+
+def nested(path: Path, depth: int = 1500) -> None:
+    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
+    at = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+
+
+@pytest.mark.parametrize("how", ["sweep", "delete"])
+def test_folders_of_any_depth_are_removed(scheduler: LocalScheduler, how: str) -> None:
+    """Their removal failed, and with it the launch of another app that swept."""
+    deep, other = on_record(scheduler), on_record(scheduler)
+    for app_dir in (deep, other):
+        nested(app_dir)
+        os.utime(app_dir / "state.json", (0, 0))
+    if how == "sweep":
+        scheduler._records.sweep(3600)
+    else:
+        scheduler.delete(deep.name)
+        scheduler.delete(other.name)
+
+    assert not deep.exists()
+    assert not other.exists()
+    deadline = time.monotonic() + 60
+    while [*Path(scheduler.root, "building").iterdir()]:
+        assert time.monotonic() < deadline, "something is left"
+        time.sleep(0.05)
+
+
+def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, monkeypatch) -> None:
+    monkeypatch.setattr(records, "_LEFT_S", 0.5)
+    on_record(scheduler)
+    building = Path(scheduler.root, "building")
+    building.mkdir(exist_ok=True)
+    (building / "old").mkdir()
+    time.sleep(0.6)
+    (building / "new").mkdir()
+    scheduler._records.sweep(3600)
+    deadline = time.monotonic() + 60
+    while (building / "old").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (building / "new").exists()
 
 
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------

@@ -92,3 +92,12 @@ def test_what_an_app_puts_in_place_of_its_files_concerns_no_other_app(apps: Apps
 
     assert failed == [None]
     assert apps.end(other).state is AppState.CANCELLED
+
+
+def test_a_pipe_in_place_of_the_next_log_is_not_waited_for(apps: Apps) -> None:
+    """An attempt may create the files of the next one."""
+    run = '"$(dirname "$TORCHELASTIC_ERROR_FILE")"/../../../..'
+    make = "; ".join(f"mkdir -p {run}/{at}; mkfifo {run}/{at}/stdout" for at in ("0/0-main/0/1", "1/0-main/0/0"))
+    app_id = apps.start(sh(f"{make}; exit 1", max_retries=1))
+
+    assert apps.end(app_id).state is AppState.FAILED

@@ -199,3 +199,8 @@ def test_a_declared_value_that_is_not_json_fails_a_function(folders: tuple[Path,
 
     assert ran.returncode == 1
     assert "must be JSON" in ran.stderr
+
+
+def test_its_text_leaves_room_in_a_job_definition():
+    """AWS Batch takes 24 KiB for an app with all its texts."""
+    assert len(apps._program_text()) < 8 * 1024

@@ -119,10 +119,15 @@ def test_a_result_is_forgotten_after_a_week(tmp_path):
             "tests/docker/test_rivals.py",
             "docker",
             ["schedulers/docker/wire.py", "schedulers/_kit/base.py", "follow/poller.py", "hooks/docker.py"],
-            ["schedulers/slurm/commands.py", "pipelines/apps.py", "operators/launch.py"],
+            ["schedulers/slurm/commands.py", "schedulers/local/records.py", "pipelines/apps.py", "operators/launch.py"],
         ),
         ("tests/slurm/test_ssh.py", "slurm", ["schedulers/slurm/ssh.py"], ["schedulers/kubernetes/client.py"]),
-        ("tests/airflow/test_operator_docker.py", "docker", ["operators/launch.py", "_task/secrets.py"], []),
+        (
+            "tests/airflow/test_operator_docker.py",
+            "docker",
+            ["operators/launch.py", "_task/secrets.py"],
+            ["pipelines/apps.py"],
+        ),
         ("tests/pipelines/test_places.py", "kubernetes", ["pipelines/apps.py"], []),
     ],
 )
@@ -131,8 +136,18 @@ def test_a_test_depends_on_what_it_can_reach(test, engine, inside, outside):
 
     assert {f"airflow_provider_launch/{name}" for name in inside} <= files
     assert files.isdisjoint(f"airflow_provider_launch/{name}" for name in outside)
-    assert {test, "tests/conftest.py", "tests/support/passed_before.py", "constraints.txt"} <= files
+    assert {test, "tests/conftest.py", "tests/support/apps.py", "constraints.txt"} <= files
     assert files.isdisjoint({"README.md", "bench/run.py", "tests/live/airflow.py"})
+
+
+def test_helpers_of_other_folders_count_if_they_are_named():
+    docker = {*reachable("tests/docker/test_rivals.py", frozenset({"docker"}))}
+    batch = {*reachable("tests/aws_batch/test_state.py", frozenset({"aws_batch"}))}
+    model = {*reachable("tests/model/test_plugin_package.py", frozenset({"docker"}))}
+
+    assert "tests/engines/docker/images.py" in docker & batch
+    assert docker.isdisjoint({"tests/engines/slurm/cluster.py", "tests/airflow/support.py"})
+    assert "tests/airflow/support.py" in model
 
 
 def test_only_what_a_program_can_notice_counts(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ def test_frames_of_empty_lines_are_read_in_small_chunks():
     sizes = []
     while True:
         lines: list[object] = []
-        if not reader.take(frames, lines, 1 << 20):
+        if not reader.take(frames, lines, 1 << 20, MOST_LINES):
             break
         sizes.append(len(lines))
 

@@ -43,6 +43,8 @@ BACKENDS = {
 """Engine -> the folder of its backend in the package, and of its tests."""
 SHELL = ("get_provider_info", "pipelines", "decorators", "operators", "sensors", "triggers", "_task", "links")
 """Top layers, which lower layers do not import (checked by import-linter): only tests that name one can reach it."""
+BY_NAME = ("tests/airflow", "tests/live", "tests/pipelines")
+ITSELF = "tests/support/passed_before.py"
 ABOVE_ALL = ("pyproject.toml", "constraints.txt")
 DEBIAN = (
     "docker.io",
@@ -149,25 +151,46 @@ def content_key(test: str, backends: frozenset[str]) -> str:
 def reachable(test: str, backends: frozenset[str]) -> list[str]:
     """Return the files that a test file of these backends can reach."""
     folder = test.rpartition("/")[0]
-    helpers = [name for name in _hashes() if name.startswith("tests/") and not _is_test(name)]
-    others = [f"tests/{backend}/" for backend in {*BACKENDS.values()} - backends if f"tests/{backend}" != folder]
-    # Other tests are not run from the live suite, and do not use its helpers.
-    others += [] if folder == "tests/live" else ["tests/live/"]
-    helpers = [name for name in helpers if not name.startswith(tuple(others))]
-    near = [test, *(name for name in helpers if name.startswith(f"{folder}/"))]
+    helpers = _helpers(test, backends)
+    near = [test, *(name for name in helpers if _room(name) == _room(test))]
     text = "\n".join(_text(name) for name in near if name.endswith(".py"))
     borrowed = [f"{name.replace('.', '/')}.py" for name in re.findall(r"\btests\.[a-z_.]*test_\w+", text)]
-    rooms = [f"{PACKAGE}/schedulers/{backend}" for backend in {*BACKENDS.values()} - backends]
-    rooms += [f"{PACKAGE}/{room}" for room in SHELL]
-    # Tests of the Airflow layers load most modules by name; DAG files are text.
-    if folder in {"tests/airflow", "tests/live", "tests/pipelines"}:
-        rooms = rooms[: len(rooms) - len(SHELL)]
-    out = tuple(room for room in rooms if not re.search(rf"\b{room.replace('/', '.')}\b", text))
+    rooms = [f"{PACKAGE}/schedulers/{backend}" for backend in {*BACKENDS.values(), "local"} - backends]
+    # Tests of the Airflow layers load most modules by name; DAG files are text. Only pipelines import pipelines.
+    rooms += [f"{PACKAGE}/{room}" for room in SHELL if folder not in BY_NAME or room == "pipelines"]
+    out = tuple(room for room in rooms if not re.search(_named(room), text))
     package = [name for name in _hashes() if name.startswith(f"{PACKAGE}/") and not _in(name, out)]
     folders = {"docs/": r"\bdocs\b", "example_dags/": "example_dags|wordcount"}
     read = [name for name, words in folders.items() if re.search(words, text)]
     top = [name for name in _hashes() if name.startswith((*ABOVE_ALL, *read))]
     return sorted({test, *helpers, *package, *top, *borrowed} & {*_hashes()})
+
+
+def _named(room: str) -> str:
+    """Return a pattern for texts that use a room of the package; the local scheduler is also used by its name."""
+    pattern = rf"\b{room.replace('/', '.')}\b"
+    return rf"{pattern}|[\"']local[\"']|local://|support\.local" if room.endswith("/local") else pattern
+
+
+def _helpers(test: str, backends: frozenset[str]) -> list[str]:
+    """Return the helpers in the folder of a test, those of all tests, and those in folders that these name."""
+    names = [name for name in _hashes() if name.startswith("tests/") and not _is_test(name) and name != ITSELF]
+    reached = {"tests", "tests/support", "tests/faults", "tests/engines"}
+    rooms = {_room(test), *(f"tests/engines/{backend}" for backend in backends)}
+    todo = [test]
+    while todo:
+        for found in re.findall(r"\btests\.([a-z_]+(?:\.[a-z_]+)?)", _text(todo.pop())):
+            rooms.add(_room(f"tests/{found.replace('.', '/')}/"))
+        new = rooms - reached
+        reached |= new
+        todo += [name for name in names if _room(name) in new and name.endswith(".py")]
+    return [name for name in names if _room(name) in reached]
+
+
+def _room(name: str) -> str:
+    """Return the folder of a file of the tests; those of engines and broken schedulers count on their own."""
+    folders = name.split("/")[:-1]
+    return "/".join(folders[: 3 if folders[1:2] in (["engines"], ["contract"]) else 2])
 
 
 def _in(name: str, rooms: tuple[str, ...]) -> bool:

@@ -63,11 +63,11 @@ def read_attempts(
     state: Mapping[str, Any],
     read: Callable[[Attempt[A], Mapping[str, Any]], AttemptRead],
 ) -> LogChunk:
-    """Return the next lines of a replica, from the first attempt that has unread lines.
+    """Return the next lines of a replica. They are from one attempt, the first that has unread lines.
 
     Args:
-        attempts: in order.
-        state: cursor of an earlier chunk; empty: start at the first line.
+        attempts: the attempts in order.
+        state: the cursor of an earlier chunk; empty at the first line.
         read: reads one attempt from a cursor on.
     """
     lines: list[LogLine] = []
@@ -75,7 +75,7 @@ def read_attempts(
         if not attempt.has(state):
             if not attempt.has_log:
                 if attempt.is_over:
-                    continue  # refused before its program started; the next attempt may have a log
+                    continue  # its program was never started; the next attempt may have a log
                 break
             state = attempt.key
         found = read(attempt, state)

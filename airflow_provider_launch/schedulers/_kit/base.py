@@ -97,7 +97,8 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
         Args:
             session_name: part of every handle; the connection id in Airflow.
-            **kwargs: fields of the connection's options; others are ignored, because all factories get the same.
+            **kwargs: fields of the connection's options. Others are ignored, because all factories get the same
+                arguments.
         """
         return cls(session_name, cast("ConnectionT", connection_from(cls.connection_type, kwargs)))
 
@@ -124,7 +125,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
     @abc.abstractmethod
     def _build_request(self, app: AppDef, opts: OptsT, app_id: str) -> RequestT:
-        """Return the request for `app`; the id is valid and the app uses declared capabilities only."""
+        """Return the request for `app`. The id was checked, and the app uses only declared capabilities."""
 
     @abc.abstractmethod
     def _format_request(self, request: RequestT) -> str:
@@ -134,7 +135,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 def connection_from(connection_type: type[ModelT], kwargs: Mapping[str, Any]) -> ModelT:
     """Return the connection options from the keywords of a factory.
 
-    Other keywords are ignored, because all factories get the same.
+    Other keywords are ignored, because all factories get the same arguments.
 
     Raises:
         InvalidRunConfigException: a field has a wrong type.

@@ -1,4 +1,4 @@
-"""Messages about the end of a replica, the same on every backend: pure.
+"""Messages about the end of a replica, the same on every backend, without I/O.
 
 Imports only the standard library, because the local supervisor uses it too.
 """
@@ -24,7 +24,7 @@ def signal_name(number: int) -> str:
 
 
 def signal_in(exit_code: int | None) -> str | None:
-    """Return the name of the signal that an exit code stands for; None: it stands for no signal."""
+    """Return the name of the signal that an exit code stands for; None if it does not stand for a signal."""
     return signal_name(exit_code - 128) if exit_code is not None and exit_code in _BY_SIGNAL else None
 
 
@@ -54,7 +54,7 @@ class ReplicaEnd:
 
     @property
     def signal_name(self) -> str | None:
-        """The signal that ended it; None: it ended by itself."""
+        """The signal that ended it; None if it ended by itself."""
         return self.signal or signal_in(self.exit_code)
 
 
@@ -82,7 +82,7 @@ def _ending_text(end: ReplicaEnd) -> str:
 
 
 def ending_reason(end: ReplicaEnd, otherwise: str | None = None) -> str | None:
-    """Return the `reason` of a replica, in addition to its exit code; None: there is only the code.
+    """Return the `reason` of a replica, in addition to its exit code; None if there is only the code.
 
     Args:
         end: how it ended.

@@ -74,7 +74,7 @@ def read_chunk(
 
     Args:
         attempts: (app attempt, replica attempt) of each, in order.
-        cursor: of an earlier chunk, or None.
+        cursor: the cursor of an earlier chunk, or None.
         streams: the stream to read; None and COMBINED mean both.
         open_log: opens one file.
         is_complete: whether the log of the attempt with this index is complete; called before its files are read.
@@ -123,7 +123,7 @@ def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[
 
 
 def unfinished_text(file: LogFile, offset: int) -> str:
-    """Return the end of the text after the last line; empty: there is none, or there are unread lines.
+    """Return the end of the text after the last line; empty if there is none, or if there are unread lines.
 
     Args:
         file: the log.
@@ -211,7 +211,7 @@ def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
     The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         root: the directory that `path` is relative to; the app may have replaced directories below it by links. None:
             the app sees the same files as this process, and no directory is checked.
     """

@@ -45,7 +45,7 @@ def epoch_of(date: str) -> float:
     """Return the epoch seconds of the header `Date`.
 
     Raises:
-        ValueError: it is not a date, so that the answer is not that of the engine.
+        ValueError: it is not a date, so another server than the engine has answered.
     """
     try:
         found = parsedate_to_datetime(date).timestamp()
@@ -81,11 +81,11 @@ class BusyRetry:
         self._pauses = backoff(first_s, longest_s)
 
     def pause(self, limit_s: float, wanted_s: float | None = None) -> bool:
-        """Wait until the request may be repeated; return False at once if that would be too late.
+        """Wait until the request may be repeated; return False at once if the pause would exceed the limit.
 
         Args:
             limit_s: total time for the request and its repeats.
-            wanted_s: the pause that the server asks for. None: it asks for none.
+            wanted_s: the pause that the server asks for. None: the next pause of the backoff.
         """
         pause_s = next(self._pauses) if wanted_s is None else wanted_s
         if not time.monotonic() + pause_s <= self._started + limit_s:  # also False for NaN

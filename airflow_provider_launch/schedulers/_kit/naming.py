@@ -1,4 +1,4 @@
-"""Names and labels derived from the names of apps, roles and tasks: pure."""
+"""Names and labels derived from the names of apps, roles and tasks, without I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unique_slugs(
     """Return the slug of each role, for the names of native objects.
 
     Args:
-        names: of the roles.
+        names: the names of the roles.
         slug: number and name of a role to its slug.
         clash: the conflict of two roles with one slug, for the error: `name their Job {} on 'kubernetes'`.
         compared: slug to the text that must be unique, for engines that ignore differences such as case.

@@ -1,4 +1,4 @@
-"""Overlays of an app's roles: finds, checks and applies them: pure."""
+"""Overlays of an app's roles: finds, checks and applies them, without I/O."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Val
     Args:
         body: not changed.
         overlay: the result of `overlays_of` for one kind.
-        values: of the macros.
+        values: macro to its value.
         what: role and kind, for the error.
 
     Raises:

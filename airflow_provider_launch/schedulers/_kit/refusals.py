@@ -1,4 +1,4 @@
-"""Refusals: features that a scheduler does not declare in its capabilities, and apps of another definition; pure."""
+"""Refuses features that a scheduler does not declare, and apps with another definition, without I/O."""
 
 from __future__ import annotations
 

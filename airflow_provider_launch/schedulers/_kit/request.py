@@ -1,4 +1,4 @@
-"""Common fields of all requests, and the readable text of a request: pure."""
+"""Common fields of all requests, and the readable text of a request, without I/O."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class AppRequest(Generic[RoleT]):
 
 
 def stored_app(document: Mapping[str, Any]) -> AppDef:
-    """Return the app of a record, which a program or another user may have changed since the launch.
+    """Return the app in a record. A program or another user may have changed the record since the launch.
 
     Raises:
-        InvalidAppError: it is not an app.
-        UntrustedError: it has more roles or replicas than an app can have; each takes memory and time in every poll.
+        InvalidAppError: the document is not an app.
+        UntrustedError: the app has more roles or replicas than possible; each takes memory and time in every poll.
     """
     roles = document.get("roles")
     if isinstance(roles, Sequence) and len(roles) > MAX_ROLES:
@@ -89,7 +89,7 @@ def refuse_counts(counts: Sequence[int]) -> None:
     """Refuse numbers of replicas that the roles of a launched app cannot have.
 
     Raises:
-        UntrustedError: one is not a count, or together they are too many.
+        UntrustedError: a number is not a count, or their sum is too large.
     """
     if not all(type(count) is int for count in counts):
         raise UntrustedError("a number of replicas is not an integer")
@@ -106,7 +106,7 @@ def request_from_json(
     """Return the request from the result of `to_json`.
 
     Raises:
-        UntrustedError: it has more roles or replicas than an app can have.
+        UntrustedError: the request has more roles or replicas than an app can have.
     """
     if len(document["roles"]) > MAX_ROLES:
         raise UntrustedError(f"it has {len(document['roles'])} roles; at most {MAX_ROLES} are possible")
@@ -149,9 +149,9 @@ def common_fields(
 
 
 def assign_ports(app: AppDef, start: int = 0) -> dict[str, int]:
-    """Return variable to port, for schedulers that give each replica its own network.
+    """Return the port of each variable, for schedulers that give each replica its own network.
 
-    There a port only has to differ from the other ports of the app.
+    On these schedulers a port only has to differ from the other ports of the app.
 
     Args:
         app: the app; not changed.
@@ -166,7 +166,7 @@ def assign_ports(app: AppDef, start: int = 0) -> dict[str, int]:
 
 
 def format_app(app_id: str, name: str, detail: str, time_limit_s: float | None) -> str:
-    """Return the first line of a request's text: id, name, what the backend adds, time limit."""
+    """Return the first line of a request's text: id, name, `detail` of the backend, time limit."""
     limit = "" if time_limit_s is None else f", time limit {time_limit_s:g} s"
     return f"app {app_id} ({name}){detail}{limit}"
 
@@ -185,9 +185,9 @@ def format_role(
     """Return the lines of one role in a request's text.
 
     Args:
-        name: of the role.
+        name: the name of the role.
         num_replicas: number of replicas.
-        what: what they run, or where: an image, a directory.
+        what: the image or directory in which the replicas run.
         policy: the value of its `RetryPolicy`.
         max_retries: number of retries.
         details: further lines about the role.

@@ -53,7 +53,7 @@ def line_times(
     """Return the time of each line, and the position in the index for later lines.
 
     Args:
-        index: of the attempt.
+        index: the index of the attempt.
         stream: the log.
         position: position in the index from an earlier call, or 0.
         ends: end offsets of the lines, in order.

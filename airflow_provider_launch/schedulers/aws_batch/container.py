@@ -1,4 +1,4 @@
-"""Builds the container of a role for a job definition: pure."""
+"""Builds the container of a role for a job definition, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicas of an app, parsed from single jobs, children of arrays, or nodes: pure."""
+"""The replicas of an app, parsed from single jobs, children of arrays, or nodes, without I/O."""
 
 from __future__ import annotations
 

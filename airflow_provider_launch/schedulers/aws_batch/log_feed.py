@@ -136,7 +136,7 @@ class LogFeed:
         Args:
             group: log group of the stream.
             name: name of the stream.
-            position: as described above.
+            position: the position, as described above.
             is_over: the stream is complete, so read it now; else the answer may be some seconds old.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Names, tags and marks of an app in AWS: pure."""
+"""Names, tags and marks of an app in AWS, without I/O."""
 
 from __future__ import annotations
 

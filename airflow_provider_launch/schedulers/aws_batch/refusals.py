@@ -1,4 +1,4 @@
-"""Refuses apps with features that AWS Batch does not have, in addition to the check of capabilities: pure."""
+"""Refuses apps with features that AWS Batch does not have, in addition to the check of capabilities, without I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role
 
 _RESULT_PATH = "LAUNCH_RESULT_PATH"
-_NODE_GROUPS, _NODES, _CHILDREN, _RETRIES = 5, 1000, 10_000, 9
+# An array job has at most 10 000 children, which is the limit of every app.
+_NODE_GROUPS, _NODES, _RETRIES = 5, 1000, 9
 # https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step
 _FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024), 8: (16384, 61440, 4096),
             16: (32768, 122880, 8192)}  # fmt: skip
@@ -30,7 +31,7 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
     if layout == "multi-node":
         _refuse_nodes(app, opts, count)
     elif layout == "array":
-        _refuse_array(app.roles[0], count)
+        _refuse_array(app.roles[0])
     for role in app.roles:
         unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
         if unknown:
@@ -101,11 +102,7 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
             )
 
 
-def _refuse_array(role: Role, count: int) -> None:
-    if count > _CHILDREN:
-        raise UnsupportedError(
-            f"role {role.name!r}: num_replicas={count}, an array job of 'aws_batch' has at most {_CHILDREN}; use fewer"
-        )
+def _refuse_array(role: Role) -> None:
     if role.port_map or any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
         raise UnsupportedError(
             f"role {role.name!r}: the children of an array job of 'aws_batch' cannot connect to each other; use "

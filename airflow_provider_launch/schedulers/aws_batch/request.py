@@ -1,4 +1,4 @@
-"""Builds the request of an app for AWS Batch: pure."""
+"""Builds the request of an app for AWS Batch, without I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The AWS Batch scheduler: apps as jobs of a queue.
 
-All state is in Batch: the job definition of an app is its record, and its first revision is the claim. This module
-implements the `Scheduler` interface; `claims` submits, `catalog` caches, `status` decides.
+All state is in Batch. The job definition of an app stores its record. Registering revision 1 claims the app id: only
+the process that gets revision 1 submits the job. This module implements the `Scheduler` interface; `claims` submits,
+`catalog` caches, `status` decides.
 """
 
 from __future__ import annotations
@@ -159,7 +160,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return found
 
     def _without_job(self, known: Known) -> Decision:
-        """Decide the state of an app without a job: its submission runs or was interrupted, or its job has expired."""
+        """Decide the state of an app without a job.
+
+        Its submission is in progress or was interrupted, or its job is too old for Batch to list.
+        """
         waited_s = time.monotonic() - (known.unlisted_since or time.monotonic())
         if waited_s < self.connection.claim_wait_s:
             return Decision(AppState.SUBMITTED, "registered; AWS Batch lists no job yet")
@@ -171,14 +175,14 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         )
 
     def _error_text(self, known: Known, number: int) -> str:
-        """Return the text that a replica wrote to `TORCHELASTIC_ERROR_FILE`; empty: none."""
+        """Return the content of `TORCHELASTIC_ERROR_FILE` of a replica; empty if there is none."""
         logs = known.replicas(known.attempt)[number].logs
         if not logs or not known.request.opts.shell:
             return ""
         try:
             found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
-            # The text is optional: do not fail the poll, because the state is known.
+            # The error text is optional, so do not fail the poll: the state is already decided.
             log.warning("app %s: the error text of its program cannot be read: %s", known.app_id, error)
             return ""
         return "\n".join(found.get("error", []))
@@ -215,7 +219,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return AppState.UNKNOWN
 
     def exists(self, app_id: str) -> bool:
-        """Return whether the app exists; its state is not decided."""
+        """Return whether the app exists, without deciding its state, which would need more requests."""
         with self._catalog.mutex:
             return app_id in self._catalog.refresh([app_id])
 
@@ -270,7 +274,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             if is_terminal(decision.state):
                 return
             if not known.jobs or known.request.resubmits:
-                # So no observer submits another attempt, and no interrupted submitter the first one.
+                # This stops observers from submitting another attempt, and an interrupted submitter from submitting
+                # the first.
                 revision = self._claims.register(known.request, cancelled=True)
                 for lower in range(1, revision):
                     self.aws.deregister(definition_name(app_id), lower)
@@ -352,6 +357,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             raise
 
     def _read(self, known: Known, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
+        # The state, which becomes the cursor: `a` is the attempt, `l` the state of its log, in which `d` means that the
+        # log was read to its end.
         app_id, began = known.app_id, time.monotonic()
         number = known.request.replica_keys.index((role_name, k))
         marks = Marks(mark(app_id)) if known.request.opts.shell else None

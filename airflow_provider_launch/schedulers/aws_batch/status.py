@@ -1,4 +1,4 @@
-"""Decides the state of an app and the next step of its observer: pure."""
+"""Decides the state of an app and the next step of its observer, without I/O."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
 
 
 def _named(number: str, count: int) -> int | None:
-    """Return the number of the replica that a reason names; None: there is no such replica, another user wrote it."""
+    """Return the number of the replica that a reason names; None if it names none, because a user wrote it."""
     try:
         return parse_int(number, high=count - 1)
     except UntrustedError:

@@ -37,7 +37,7 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
     """Return a client that has negotiated the API version with the engine.
 
     Args:
-        url: of the engine.
+        url: the address of the engine.
         connection: credentials and timeouts.
 
     Raises:
@@ -131,7 +131,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
-    """Return the address of the engine for a plain socket; None: the connection is not a plain socket.
+    """Return the address of the engine for a plain socket; None if the connection is not a plain socket.
 
     Raises:
         OSError: a file of the connection cannot be read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -62,7 +61,7 @@ class FrameLines:
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete."""
         lines: list[LogLine] = []
-        self._reader.take(self._ordered(self._frames.feed(data)), lines, sys.maxsize)
+        self._reader.take(self._ordered(self._frames.feed(data)), lines)
         return lines if self._is_placed else self._placed(lines)
 
     def is_placed(self) -> bool:
@@ -115,7 +114,7 @@ class LogStreams:
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
-        """Open the log of a container at a cursor; None: the connection has no sockets.
+        """Open the log of a container at a cursor; None if the connection has no sockets.
 
         Raises:
             OSError: the engine did not open the stream.

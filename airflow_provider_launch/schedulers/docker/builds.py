@@ -32,7 +32,7 @@ class Builds:
         self._connection = connection
 
     def image_id(self, image: str) -> str | None:
-        """Return `sha256:...` of an image of the engine; None: the image does not exist."""
+        """Return `sha256:...` of an image of the engine; None if the image does not exist."""
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 found: str = document_in(response)["Id"]
@@ -150,7 +150,7 @@ def connect_builds(host: str | None, docker_client: Any = None) -> Builds:
     """Return the builder of an engine, without a request to it.
 
     Args:
-        host: of the engine. None: `DOCKER_HOST`, or the default socket.
+        host: the address of the engine. None: `DOCKER_HOST`, or the default socket.
         docker_client: a client of docker-py for the engine; it has priority over `host`.
     """
     connection = DockerConnection(host=host or (docker_client.api.base_url if docker_client is not None else None))

@@ -76,7 +76,7 @@ class Catalog:
         return self._apps.get(app_id) or self.poll_one(app_id)
 
     def request(self, app: App) -> DockerRequest | None:
-        """Return the request of the app; None: its record was removed."""
+        """Return the request of the app; None if its record was removed."""
         request = self.cached_request(app.app_id)
         if request is None and app.record is not None:
             try:
@@ -118,7 +118,7 @@ class Catalog:
         return containers, now
 
     def _boundary(self, ids: Iterable[str]) -> str | None:
-        """Return a record older than all these apps, so that older containers need not be listed. None: list all."""
+        """Return a record older than all these apps, so that older containers need not be listed, or None."""
         cached = [self._apps.get(app_id) for app_id in ids]
         created = [found[0].record.created for found in cached if found and found[0].record]
         if len(created) < len(cached):

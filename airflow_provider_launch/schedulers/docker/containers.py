@@ -1,4 +1,4 @@
-"""Models of containers and apps, built from responses of the engine: pure."""
+"""Models of containers and apps, built from responses of the engine, without I/O."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Detail:
 
 
 def start_error(state: Mapping[str, Any]) -> str:
-    """Return why the engine could not start a container, by its inspected state; empty: it may be started.
+    """Return why the engine could not start a container, by its inspected state; empty if it may be started.
 
     Engines since 26.1 cancel a start whose client goes away. Such a container never ran, and its next start works.
     """
@@ -151,7 +151,7 @@ def start_error(state: Mapping[str, Any]) -> str:
 
 
 def exit_code_of(container: Container, detail: Detail | None) -> int | None:
-    """Return the exit code of a container that has ended; None: it has not ended, or the code is unknown."""
+    """Return the exit code of a container that has ended; None if it has not ended, or the code is unknown."""
     # The list shows no exit code while a container is being removed.
     return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
 
@@ -274,7 +274,7 @@ def apps_in(containers: Iterable[Container], cached: Callable[[str], App | None]
     """Return the apps among the containers of a list.
 
     Args:
-        containers: in the order of the engine.
+        containers: the containers, in the order of the engine.
         cached: returns an app from an earlier list, which is reused if it has not changed.
     """
     lists: dict[str, list[Container]] = {}
@@ -328,7 +328,7 @@ def container_in(
     """Return the container of a row of the engine's list; the cached one if nothing has changed.
 
     Args:
-        row: of the list.
+        row: its row in the list.
         cached: containers from an earlier list, by id.
         is_copy: returns whether the image with this id was made from a container of the launcher.
         restarts: number of outside restarts that polls have seen.

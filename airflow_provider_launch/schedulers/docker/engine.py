@@ -111,7 +111,7 @@ class Engine:
         """Return outside stops of containers that have ended, from the events that the engine still has.
 
         Args:
-            ids: of the containers.
+            ids: the ids of the containers.
             since: creation time of the first of them, in epoch seconds.
             until: time at which to stop waiting for their ends.
 
@@ -194,7 +194,7 @@ class Engine:
                 time.sleep(0.1)
 
     def wait(self, container: str, timeout_s: float) -> bool:
-        """Wait until a container has ended or no longer exists; False: it has not within the timeout."""
+        """Wait until a container has ended or no longer exists; return False at the timeout."""
         started_at = time.monotonic()
         try:
             with self.wire.request("POST", f"/containers/{container}/wait", timeout_s=timeout_s) as response:
@@ -245,7 +245,7 @@ class Engine:
         return self.wire.open("GET", f"/containers/{container}/logs", _log_query(since, tail))
 
     def follow_logs(self, container: str, since: str | None, tail: int | None) -> HttpAnswer | None:
-        """Return the same as a stream that stays open until the container ends; None: the transport cannot do this.
+        """Return the same as a stream that stays open until the container ends; None if the transport has no streams.
 
         Raises:
             OSError: the engine did not open the stream.
@@ -254,7 +254,7 @@ class Engine:
         return self.wire.open_socket(f"/containers/{container}/logs?{urlencode(query)}")
 
     def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
-        """Return the first bytes of a file in a container, and its size; None: the file does not exist.
+        """Return the first bytes of a file in a container, and its size; None if the file does not exist.
 
         Also None while the container is being removed.
 
@@ -282,7 +282,7 @@ class Engine:
             raise
 
     def started_at(self) -> str | None:
-        """Return the start time of the engine (RFC 3339), which is that of its bridge network; None: it has none."""
+        """Return the start time of the engine (RFC 3339), which is that of its bridge network; None without one."""
         try:
             with self.wire.request("GET", "/networks/bridge") as response:
                 created: str = document_in(response)["Created"]

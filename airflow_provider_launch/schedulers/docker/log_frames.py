@@ -1,4 +1,4 @@
-"""Parses the engine's log frames into lines, from an exact position on: pure.
+"""Parses the engine's log frames into lines, from an exact position on, without I/O.
 
 The engine copies stdout and stderr in two threads, so its log is not ordered by time, and "everything after the last
 time" would lose lines. A position is the last delivered frame of each stream: (time in ns, ordinal among frames of that
@@ -7,10 +7,11 @@ time). A read starts some seconds before the newest time seen, and drops everyth
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
-from airflow_provider_launch.schedulers.logs import LONGEST_LINE, MOST_LINES, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 from airflow_provider_launch.util.untrusted import UntrustedError
 
 MARGIN_NS = 5_000_000_000
@@ -221,8 +222,10 @@ class LineReader:
         """Return the last delivered frame of a stream."""
         return self._streams[stream].position
 
-    def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add lines until they have `limit` characters, or are many; False: the frames ended before that."""
+    def take(
+        self, frames: Iterable[Frame], lines: list[LogLine], limit: int = sys.maxsize, most: int = sys.maxsize
+    ) -> bool:
+        """Add lines until they have `limit` characters or are `most`; return False if the frames end before that."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:
@@ -231,7 +234,7 @@ class LineReader:
                 # Not the length of the frame, which may be only the last piece of a long line.
                 size += len(lines[-1].text) if new == 1 else sum(len(line.text) for line in lines[count:])
                 count += new
-                if size >= limit or count >= MOST_LINES:
+                if size >= limit or count >= most:
                     return True
         return False
 

@@ -19,7 +19,7 @@ from airflow_provider_launch.schedulers.docker.log_frames import (
     LineReader,
     frames_in,
 )
-from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LINE_BYTES, MOST_LINES, LogLine, Stream
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ FAST_FRAMES = 4_000
 STEP_FRAMES = 500
 NARROW_FRAMES = 8_000
 """Maximum number of frames read before the requested position; otherwise a shorter tail is tried."""
-MAX_KEPT_CHARS = 1024 * 1024
-"""Maximum text kept during a search for the position; it is delivered as one chunk when the position is found."""
+MAX_KEPT_BYTES = 4 * 1024 * 1024
+"""Maximum memory of lines kept during a search for the position; they are one chunk when the position is found."""
 _SKEW_NS = 1_000_000_000
 """Longer than the maximum lag between the streams in the log file."""
 CURSOR_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
@@ -94,7 +94,7 @@ class LogReader:
 
         Args:
             container: its id.
-            cursor: of an earlier chunk of the container; empty: start at the first line.
+            cursor: the cursor of an earlier chunk of the container; empty at the first line.
             complete: the container had ended before this call, so its log is complete.
 
         Raises:
@@ -107,7 +107,7 @@ class LogReader:
         lines, answer.lines = answer.lines, []
         at_end = cut_off = False
         try:
-            at_end = not answer.reader.take(answer.frames, lines, CHUNK_BYTES)
+            at_end = not answer.reader.take(answer.frames, lines, CHUNK_BYTES, MOST_LINES)
             if at_end:
                 lines += answer.reader.end(complete=complete and answer.complete)
         except (OSError, ValueError) as error:
@@ -184,21 +184,21 @@ class LogReader:
         return _Answer(response, frames_in(_chunks(response)), reader_from(cursor, since), complete)
 
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-        """Read up to the position of the cursor; False: the tail is too short."""
+        """Read up to the position of the cursor; return False if the tail is too short."""
         positions = positions_in(cursor)
         starts: dict[str, int] = {}
-        read = kept = chars = 0
+        read = kept = size = 0
         while (wanted := min(STEP_FRAMES, tail - read)) > 0:
             step = _next_frames(answer, wanted)
             read += len(step)
             for stream, time, _ in step:
                 starts.setdefault(stream, time)
-            answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
-            chars += sum(len(line.text) for line in answer.lines[kept:])
+            answer.reader.take(step, answer.lines)
+            size += sum(len(line.text) + LINE_BYTES for line in answer.lines[kept:])
             kept = len(answer.lines)
             if len(step) < wanted or (positions and is_before(starts, positions) and answer.reader.found()):
                 return True
-            if chars > MAX_KEPT_CHARS:
+            if size > MAX_KEPT_BYTES:
                 return False
         return False
 

@@ -38,7 +38,7 @@ class Networks:
         self._keep_first(found)
 
     def keep_first(self, name: str) -> bool:
-        """Remove all but the first network of a name; False: some duplicates do not belong to the launcher.
+        """Remove all but the first network of a name; return False if a duplicate does not belong to the launcher.
 
         Two launchers may have created it at the same moment, because the engine's own check is not atomic.
         """

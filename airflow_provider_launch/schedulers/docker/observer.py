@@ -1,6 +1,7 @@
 """The observer of apps: reads their containers, assesses them and performs the next step.
 
-Observers also start retries; `reconcile.assess` explains how several observers avoid conflicts.
+There may be several observers, one in each worker or triggerer that polls. They also start retries; `reconcile`
+explains how they avoid conflicts.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Observer:
         """Return the state of an app and its next step.
 
         Args:
-            app: as the engine lists it.
+            app: the app as the engine lists it.
             now: the engine's time in epoch seconds.
             submitted: the caller is submitting the app.
             made: ids of containers that the caller has just created.
@@ -116,7 +117,7 @@ class Observer:
         """Find out, with one request, whether programs that ended with 0 were stopped from outside.
 
         Args:
-            apps: as the engine lists them.
+            apps: the apps as the engine lists them.
             now: the engine's time in epoch seconds.
         """
         ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]
@@ -140,14 +141,14 @@ class Observer:
             self._asked[container.id] = True
 
     def find_ends(self, app: App) -> None:
-        """Find the end times of replicas without events, with one request for each replica."""
+        """Find the end times of replicas for which the engine reported no event; one inspection for each replica."""
         for container in app.replicas():
             has_ended = not (container.live or container.unstarted)
             if has_ended and container.id not in self.details and container.id not in self.ended_at:
                 self.inspect(container)
 
     def inspect(self, container: Container) -> None:
-        """Read the detail of a container; repeat it while the container is unstarted, because that may change."""
+        """Read the detail of a container; read it again while the container is not started."""
         cached = self.details.get(container.id)
         moment = time.monotonic()
         if cached is not None:
@@ -157,7 +158,7 @@ class Observer:
             if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
-            # The engine gets the end and its cause in two messages.
+            # The engine gets the end and its cause in two messages, so the cause may come later.
             self._wait_after_list(_CAUSE_S)
         try:
             document = self._engine.inspect(container.id)
@@ -196,14 +197,14 @@ class Observer:
         mine: set[str] | None = None,
         request: DockerRequest | None = None,
     ) -> tuple[App, Assessment] | None:
-        """Perform the next steps of an app; return its latest state, None: it no longer exists.
+        """Perform the next steps of an app; return the app and its assessment, or None if it no longer exists.
 
         Args:
             app_id: the app.
-            submitted: the caller is submitting the app.
-            cancelled: the caller cancels the app, and gets the error if that fails.
-            mine: containers that the caller has just created.
-            request: of the submission.
+            submitted: whether the caller is submitting the app.
+            cancelled: whether the caller cancels the app. Then errors of stopping are raised, otherwise logged.
+            mine: ids of containers that the caller has just created.
+            request: the submitted request, if `submitted`.
         """
         created = set() if mine is None else mine
 
@@ -214,7 +215,7 @@ class Observer:
                 self._remove_unneeded(created, None, keep=())
                 return None
             assessment = self.assess(app, now, submitted=submitted, made=created)
-            # Existing containers wait until all others are created.
+            # Keep existing containers: they are not started before all others are created.
             wanted = app.replicas() if assessment.create else assessment.start
             self._remove_unneeded(created, app, keep=[c.id for c in wanted])
             return app, assessment
@@ -231,7 +232,7 @@ class Observer:
             return reconcile(read, act, rounds=_ROUNDS)
 
     def _act(self, app: App, assessment: Assessment, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
-        """Do one step; True: poll again at once."""
+        """Do one step; return whether to poll again at once."""
         if assessment.mark is not None:
             self.set_mark(app, assessment.mark.name, assessment.mark)
             return True
@@ -249,7 +250,7 @@ class Observer:
         startable = [c for c in assessment.start if c.id in mine]
         for_each_parallel(lambda container: self._start(app, container), startable)
         mine -= {c.id for c in startable}
-        # Containers that another submitter has adopted are skipped; otherwise two submitters would undo each other.
+        # Skip containers that another submitter has taken over; otherwise two submitters would undo each other.
         others = [
             c for c in assessment.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))
         ]
@@ -333,8 +334,9 @@ class Observer:
         if not taken:
             return
         time.sleep(_IN_FLIGHT_S)
-        # Another process may have created a container with the old name. The engine renames it after any start in
-        # flight; then either it has started and counts, or no start finds it any more.
+        # Another process may have created a container with the old name meanwhile. Rename that one too. The engine
+        # serialises rename and start: either the start came first and the container counts, or its creator can no
+        # longer find it by name.
         apps, _ = self._catalog.poll([app.app_id])
         if rivals := _rivals(apps.get(app.app_id), taken):
             for_each_parallel(self._rename_taken, rivals)
@@ -343,7 +345,10 @@ class Observer:
         for_each_parallel(start, [container for container in taken if container.id in counted])
 
     def _rename_taken(self, container: Container) -> str:
-        """Return the new name, by which its creator does not start it; empty: another process was faster."""
+        """Rename a container so that its creator cannot start it, and return the new name.
+
+        Empty if another process renamed or removed it first.
+        """
         name = taken_name(container, uuid.uuid4().hex[:8])
         try:
             self._engine.rename(container.name, name)
@@ -358,7 +363,7 @@ class Observer:
         return moment - since > _TAKEOVER_S
 
     def _discard(self, container: Container) -> bool:
-        """Rename a container so that no process starts it; False: another process was faster."""
+        """Rename a container so that no process starts it; return False if another process was faster."""
         try:
             self._engine.rename(container.name, discarded_name(container, uuid.uuid4().hex[:8]))
         except (NotFoundError, TakenError):
@@ -375,7 +380,7 @@ class Observer:
             except AppUnavailableError as error:
                 if must_report:
                     raise
-                # It continues to run, and observers report it as running.
+                # The container continues to run, and observers report it as running.
                 text = "container %s cannot be stopped, next try in %.0f s: %s"
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment

@@ -1,4 +1,4 @@
-"""Outside stops and restarts of containers, found in events and uptimes: pure."""
+"""Outside stops and restarts of containers, found in events and uptimes, without I/O."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Uptimes:
         """Return how many restarts of a container were seen: its uptime is shorter than before.
 
         Args:
-            row: of the list.
+            row: its row in the list.
             at: the engine's time of the list in epoch seconds; other threads may pass older lists later.
         """
         up_s = _up_s(row.get("Status") or "")

@@ -1,4 +1,4 @@
-"""Decides the state of an app and its next step from its current containers: pure.
+"""Decides the state of an app and its next step from its current containers, without I/O.
 
 Any number of observers may poll an app at once, and any of them may stall between a read and a change. Three rules
 avoid conflicts:
@@ -101,7 +101,7 @@ def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, s
 
     Args:
         app: its containers.
-        plan: of its record.
+        plan: the plan in its record.
         details: container id to detail, if it was inspected.
         now: epoch seconds by the engine's clock.
         submitted: the caller is submitting the app, so its first containers may be started.

@@ -1,4 +1,4 @@
-"""Builds the bodies of an app's containers: pure."""
+"""Builds the bodies of an app's containers, without I/O."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return app_id
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
-        """Create the record of the app and return its request; None: the record of the same app already exists."""
+        """Create the record of the app and return its request; None if this app already has a record."""
         if any(role.gpu for role in request.roles):
             return self._claim_gpus(request)
         if self._create_record(request) is None:
@@ -217,7 +217,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             self._leases.back_off()
 
     def _create_record(self, request: DockerRequest) -> str | None:
-        """Return the id of the new record; None: the record of the same app already exists."""
+        """Return the id of the new record; None if this app already has a record."""
         try:
             return self._creation.create(request, request.app_id, record_body(request))
         except BadRequestError as error:

@@ -1,4 +1,4 @@
-"""Builds the `DescribeAppResponse` of an app from its assessment and its containers: pure."""
+"""Builds the `DescribeAppResponse` of an app from its assessment and its containers, without I/O."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def response_from(
 
     Args:
         app: its containers.
-        assessment: of the app.
+        assessment: the assessment of the app.
         details: container id to detail, if it was inspected.
         hostname: the engine's host.
-        request: of the app; None: roles and metadata stay empty.
+        request: the request of the app; None leaves roles and metadata empty.
         ended_at: container id to the epoch seconds of its end, for containers without a detail.
     """
     number = app.app_attempt()
@@ -109,7 +109,7 @@ def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> st
 
 
 def incidents(app: App, details: Mapping[str, Detail]) -> str:
-    """Return incidents of a running app as its message; empty: none."""
+    """Return incidents of a running app as its message; empty if there are none."""
     number = app.app_attempt()
     found = []
     for (role, k), attempts in app.attempts.items():

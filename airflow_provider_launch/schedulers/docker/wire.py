@@ -137,12 +137,12 @@ class Wire:
         """Send a request and return its response with the body unread; the caller closes it.
 
         Args:
-            method: of HTTP.
+            method: the HTTP method.
             path: without the version of the API.
             query: its parameters.
             body: sent as JSON.
             data: sent unchanged; a file from its current position.
-            headers: in addition to those of every request.
+            headers: headers in addition to those of every request.
             timeout_s: maximum seconds without data from the engine. None: as in the connection.
             what: the name of a request whose refusals have another meaning (`PULL`, `LIST_NEWER`).
 
@@ -188,7 +188,7 @@ class Wire:
             raise refusal
 
     def open_socket(self, path: str) -> HttpAnswer | None:
-        """Send a GET request and return its response on a separate socket; None: the connection has no sockets.
+        """Send a GET request and return its response on a separate socket; None if the connection has no sockets.
 
         Raises:
             OSError: the engine did not send a response.

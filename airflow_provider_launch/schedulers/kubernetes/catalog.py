@@ -40,7 +40,7 @@ _TIDY_S = 60.0
 
 @contextlib.contextmanager
 def readable(record: AppRecord) -> Iterator[None]:
-    """Turn the errors that malformed annotations cause into a `DamagedError`."""
+    """Raise a `DamagedError` instead of the errors that malformed annotations cause."""
     try:
         yield
     except UNREADABLE as error:
@@ -126,14 +126,14 @@ class Catalog:
         return apps, now
 
     def whole_request(self, app_id: str) -> KubernetesRequest | None:
-        """Return the request, with its values if the cluster still has the Jobs that keep them."""
+        """Return the request, with the values of its variables if the cluster still has the Jobs that store them."""
         known = self.of(app_id)
         if known.request is not None and not known.request.is_whole:
             self.jobs([app_id])
         return known.request
 
     def complete(self, app: App) -> None:
-        """Take the values of a request from the Jobs, because the record does not have them."""
+        """Read the values of the variables of a request from the Jobs, because the record does not have them."""
         known = self._known.get(app.app_id)
         if known is None or known.request is None or known.request.is_whole:
             return
@@ -167,7 +167,7 @@ class Catalog:
         with readable(record):
             record.check()
             if self.of(record.name).record_uid != record.uid:
-                # A new app, or one that got the id of a deleted app.
+                # The app is new, or has the id of a deleted app.
                 request = unpacked(record.annotations[Annotation.REQUEST])
                 plan = plan_in(plan_text(request))
                 self._known[record.name] = Known(record.uid, time.monotonic(), request, plan)

@@ -38,7 +38,7 @@ class Claims:
 
     def claim(self, request: KubernetesRequest) -> tuple[bool, KubernetesRequest]:
         """Create the record of the app; return whether it is new, and the request as the namespace accepts it."""
-        # Without the right to list pods an app cannot be followed, so fail before anything is created.
+        # Fail before anything is created if pods cannot be listed, because then the app could not be followed.
         self._cluster.list("pods", selector([request.app_id]))
         request, refusal = self._fitted(request)
         deadline = time.monotonic() + _DELETION_S
@@ -70,7 +70,7 @@ class Claims:
             return False, request
 
     def take_back(self, request: KubernetesRequest) -> None:
-        """Remove the record of a refused submission; errors are ignored, because the caller raises the refusal."""
+        """Remove the record of a refused submission. Errors are ignored, because the caller raises the refusal."""
         try:
             if (record := self._catalog.record(request.app_id)) is not None:
                 self._cluster.delete("services", record.name, record.uid)
@@ -151,7 +151,7 @@ _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]{0,2})")
 
 
 def is_passing(text: str) -> bool:
-    """Return whether a quota is only used up for now: the pods start when others have ended."""
+    """Return whether a quota is only used up for now, so that the pods start when others have ended."""
     found = _QUOTA.search(text)
     if found is None or "jobs" in found["requested"]:
         return False

@@ -1,4 +1,4 @@
-"""The init containers and sidecars of a pod, read from its status: pure."""
+"""The init containers and sidecars of a pod, read from its status, without I/O."""
 
 from __future__ import annotations
 

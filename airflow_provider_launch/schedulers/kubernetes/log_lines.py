@@ -1,4 +1,4 @@
-"""Parses the lines of a pod's log and finds an exact position in them: pure.
+"""Parses the lines of a pod's log and finds an exact position in them, without I/O.
 
 A log is a file that only grows. A read returns the lines from time `since` on, in the order of the file. Times are not
 in order, because two threads copy stdout and stderr, so "all lines after the last time" would lose lines. A position is

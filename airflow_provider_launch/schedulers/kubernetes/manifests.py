@@ -1,4 +1,4 @@
-"""Builds the Kubernetes objects of an app, and shows them for a dry run: pure."""
+"""Builds the Kubernetes objects of an app, and shows them for a dry run, without I/O."""
 
 from __future__ import annotations
 

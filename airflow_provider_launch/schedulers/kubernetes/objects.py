@@ -1,4 +1,4 @@
-"""The Jobs and pods of an app, parsed from the server's documents: pure."""
+"""The Jobs and pods of an app, parsed from the server's documents, without I/O."""
 
 from __future__ import annotations
 

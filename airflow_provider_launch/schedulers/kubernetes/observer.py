@@ -1,6 +1,7 @@
 """The observer of apps: reads and assesses an app, and performs the next step.
 
-Several observers may work on one app: each change names the state that it changes, see `reconcile`.
+Several observers may work on one app, because the server refuses a change if the app has changed since it was read; see
+`reconcile`.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Observer:
             app_id: the app.
             submitted: whether the caller is submitting the app.
             request: the request of the submission.
-            report_refusals: put a refused step into the message of the assessment instead of raising; the next poll
-                retries it.
+            report_refusals: whether a refused step is reported in the message of the assessment instead of raised; the
+                next poll retries the step.
 
         Raises:
             SchedulerRejectedError: the cluster refuses a step.
@@ -135,16 +136,16 @@ class Observer:
         return SchedulerUnavailableError(f"{text}; the same call may succeed later")
 
     def _refused(self, found: tuple[App, Plan, Assessment], error: LaunchError) -> tuple[App, Plan, Assessment]:
-        """Cache why the cluster refused the next step, and return the assessment with that message."""
+        """Cache the reason of a refused step, and return the assessment with this reason as its message."""
         known = self._catalog.of(found[0].app_id)
         if known.refusal != str(error):
-            # Followers of a running app see only its states, so log this.
+            # Log it, because followers of a running app do not show the message.
             log.warning("app %s: its next step was refused and will be retried: %s", found[0].app_id, error)
         known.refusal, known.refused_at = str(error), time.monotonic()
         return self.with_recent_refusal(found) or found
 
     def with_recent_refusal(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment] | None:
-        """Return the assessment with the refusal of its next step, if that was recent; else None."""
+        """Return the assessment with the refusal of its next step, or None if there was no recent refusal."""
         app, plan, assessment = found
         known = self._catalog.of(app.app_id)
         if time.monotonic() - known.refused_at > _REFUSED_S:
@@ -182,7 +183,7 @@ class Observer:
         self.work(app_id)
 
     def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Assessment] | None, float]:
-        """Return an app with its record and assessment, or None if it does not exist; and the server's time."""
+        """Return a pair: the app with its plan and assessment, or None if it does not exist; and the server's time."""
         missed: Mapping[str, str] | None = None
         while True:
             apps, now = self._catalog.jobs([app_id])
@@ -231,7 +232,7 @@ class Observer:
         return True
 
     def _cause(self, app: App, plan: Plan, assessment: Assessment) -> dict[str, str]:
-        """Return why an attempt failed, for the record."""
+        """Return the annotation for the record that states why an attempt failed."""
         cause = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).msg
         return {f"{Annotation.CAUSE}{app.attempt}": cause[:500]}
 
@@ -240,7 +241,7 @@ class Observer:
         assert app.record is not None
         notes = {Annotation.RESULT: assessment.state.name}
         if assessment.state is AppState.FAILED:
-            # The response needs the same pods.
+            # The cause is found in the pods, which the response needs, too.
             self._catalog.read_pods([(app, assessment)])
             notes |= self._cause(app, plan, assessment)
         self._note(app.record, notes)
@@ -328,13 +329,14 @@ class Observer:
     def _end(self, app: App, jobs: list[tuple[Job, str]], plan: Plan) -> None:
         """End Jobs in a way that keeps the pods and their logs.
 
-        A Job that ends removes its running pods. So end the pods first, one by one, and the Job when none of them runs.
-        If no observer returns for that, Kubernetes ends the Job a minute after the grace; with retries after some
-        seconds, which observers extend while no replica has ended, so that programs have their grace.
+        A Job that ends removes its running pods. Therefore end the pods first, one by one, and the Job when none of
+        them runs. If no observer polls again, the deadline of the Job ends it: a minute after the grace time, or, for a
+        Job with retries, after some seconds. Observers extend the short deadline while no replica has ended, so that
+        programs have their grace time.
         """
         pods: list[Pod] = []
         if any(not job.suspended for job, _ in jobs):
-            # Without the permission to list pods the Jobs are ended all the same, but the logs are lost.
+            # Without the permission to list pods, end the Jobs at once; then the logs are lost.
             with contextlib.suppress(SchedulerRejectedError):
                 items, now = self._cluster.list("pods", selector([app.app_id]))
                 pods = [pod for _, pod in pods_in(items)]
@@ -344,10 +346,10 @@ class Observer:
             live = [pod for pod in mine if pod.has_started and not pod.over and not pod.deleting]
             if job.suspended:
                 if plan.queue:
-                    # It is complete at once and leaves the queue. If we resumed it, Kueue would suspend it again.
+                    # Without pods the Job is complete and leaves the queue. If we resumed it, Kueue would suspend it.
                     change: dict[str, Any] = {"parallelism": 0, "completions": 0}
                 else:
-                    # It ends at once, without pods.
+                    # The Job ends at once, without pods.
                     change = {"parallelism": 0, "activeDeadlineSeconds": 1, "suspend": False}
             elif not live or len(live) > _STOPPED_PODS:
                 change = {"activeDeadlineSeconds": 1}
@@ -360,7 +362,7 @@ class Observer:
                 for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now, lingers_s)])
 
     def count_preemptions(self, app: App, count: int) -> None:
-        """Write the number of evictions into the held Jobs of an app, and for their next pods."""
+        """Write the number of evictions into the held Jobs of an app, and into the ConfigMap that their pods read."""
         for job in app.jobs.values():
             if job.attempt == app.attempt and job.held and job.preemptions < count:
                 self._publish_preemptions(app.app_id, count)
@@ -381,7 +383,7 @@ class Observer:
                 self._cluster.patch("configmaps", app_id, {"data": body["data"]})
 
     def stop_sidecars(self, app: App, plan: Plan, now: float) -> None:
-        """Stop pods and Jobs in which only sidecars run: pods with a failed program, Jobs whose programs succeeded."""
+        """Stop pods whose program failed, and Jobs whose programs succeeded, if only sidecars still run in them."""
         pods = self._catalog.of(app.app_id).pods
         for job in jobs_kept(app, plan, pods, now):
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
@@ -410,7 +412,7 @@ def _with_image(role: KubernetesRole, pods: Iterable[Pod]) -> KubernetesRole:
 
 
 def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str, Any]:
-    """Return the deadline with which Kubernetes ends a Job if no observer returns; empty if it must not change."""
+    """Return the deadline with which Kubernetes ends a Job if no observer polls again; empty to keep the deadline."""
     started = job.started or now
     if not job.retries:
         return {} if job.ended else {"activeDeadlineSeconds": int(now - started) + plan.grace_s + BACKSTOP_S}
@@ -427,7 +429,7 @@ def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str,
 
 
 def _is_to_stop(pod: Pod, now: float, lingers_s: float) -> bool:
-    """Return whether a pod must be stopped; a pod whose program has just ended by itself keeps its own end."""
+    """Return whether a pod must be stopped. A pod whose program has just ended by itself is not stopped."""
     if pod.over or pod.deleting or pod.deadline == 1:
         return False
     return pod.exit_code is None or now - (pod.finished or now) >= lingers_s

@@ -1,4 +1,4 @@
-"""The option `overlay`: checks it and merges its fields into a body: pure."""
+"""The option `overlay`: checks it and merges its fields into a body, without I/O."""
 
 from __future__ import annotations
 

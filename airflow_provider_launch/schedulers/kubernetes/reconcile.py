@@ -1,4 +1,4 @@
-"""Decides the state and the next step of an app: pure.
+"""Decides the state and the next step of an app, without I/O.
 
 Several observers may poll an app at once, and each may stall between a read and a change. The annotations of the record
 are authoritative: the current attempt, its Jobs, and whether the app was cancelled. Each change of the record names the

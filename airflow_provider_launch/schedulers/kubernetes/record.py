@@ -1,4 +1,4 @@
-"""The plan and record of an app, parsed from the annotations of its Kubernetes objects: pure."""
+"""The plan and record of an app, parsed from the annotations of its Kubernetes objects, without I/O."""
 
 from __future__ import annotations
 

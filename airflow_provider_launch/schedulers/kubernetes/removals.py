@@ -1,4 +1,4 @@
-"""Finds replicas whose pods were removed from outside, and pods and Jobs in which only sidecars run: pure."""
+"""Finds replicas whose pods were removed from outside, and pods and Jobs in which only sidecars run, without I/O."""
 
 from __future__ import annotations
 

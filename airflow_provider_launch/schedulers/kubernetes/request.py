@@ -1,4 +1,4 @@
-"""Builds the request of an app for Kubernetes: pure."""
+"""Builds the request of an app for Kubernetes, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the `DescribeAppResponse` of an app from its state and its pods: pure."""
+"""Build the `DescribeAppResponse` of an app from its state and its pods, without I/O."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Newest = dict[tuple[str, int], Pod]
 def response_from(
     app: App, plan: Plan, assessment: Assessment, pods: Iterable[Pod], request: KubernetesRequest | None
 ) -> DescribeAppResponse:
-    """Return the answer for one app.
+    """Return the response for one app.
 
     Args:
         app: the app with its Jobs.
         plan: its roles.
-        assessment: its assessment.
-        pods: the known pods.
+        assessment: its state and next step.
+        pods: its pods, also those of earlier attempts.
         request: its request; None leaves roles and metadata empty.
     """
     newest = newest_attempts(pods, app.attempt)
@@ -66,7 +66,7 @@ def response_from(
         replicas=replicas,
         app=request.app_def if request else None,
     )
-    # One stuck replica is enough, even a restarted one: the others wait for it.
+    # The app is stuck if one replica is stuck, even a restarted one, because the others wait for it.
     response.is_stuck = assessment.state in {AppState.PENDING, AppState.RUNNING} and any(
         map(_is_stuck, newest.values())
     )
@@ -137,9 +137,10 @@ def is_lost_source(reason: str) -> bool:
 
 
 def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | None, Pod | Job, float] | None:
-    """Return the part of a started app that waits: role, replica if known, its pod or Job, and since when.
+    """Return the part of a started app that waits, or None.
 
-    None if nothing waits.
+    The parts of the tuple: role; replica, or None if several replicas wait; its pod, or the Job that has not created
+    one; epoch seconds since when it waits.
     """
     newest = newest_attempts(pods, app.attempt)
     names = plan.titles
@@ -158,7 +159,7 @@ def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | N
 
 
 def waits_for(pods: Iterable[Pod]) -> str:
-    """Return why a pod does not start; empty if no pod has a reason."""
+    """Return why the first waiting pod does not start; empty if no pod has a reason."""
     for pod in pods:
         if not pod.has_started and not pod.over and pod.reason not in STARTING:
             return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
@@ -262,7 +263,7 @@ def _reason(pod: Pod, state: AppState) -> str | None:
 def _reply(pod: Pod) -> str:
     """Return the error that the program wrote to `TORCHELASTIC_ERROR_FILE`.
 
-    The result is written to the same file, so a document without a message is not an error.
+    The result of the program is in the same termination message, so only a document with a `message` is an error.
     """
     text = clean_text(pod.end_message or "")
     if not text or not pod.exit_code or pod.ended_by == "StartError":

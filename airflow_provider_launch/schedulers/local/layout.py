@@ -20,16 +20,15 @@ Imports only the standard library, because the supervisor uses it too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
 import re
-import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular, regular_fd
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 APP = "app.json"
@@ -44,6 +43,9 @@ JOURNAL = "journal"
 ROOT_ID = "id"
 JOURNAL_LIMIT = 1024 * 1024
 """Size in bytes after which a new journal is started."""
+BUILDING = "building"
+_BATCH = 200
+"""Maximum directories that one process removes: a command line has 128 KB at least."""
 
 
 def role_dir(index: int, name: str) -> str:
@@ -103,7 +105,6 @@ def _numbers_in(path: str, most: int) -> tuple[list[int], int]:
     return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), most - len(names)
 
 
-_REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
 LARGEST_RECORD = 16 * 1024 * 1024
 """Maximum size of a document in bytes; the program can replace it and could make it as large as the disk."""
 MOST_PARTS = 500_000
@@ -186,9 +187,26 @@ def is_gone(path: str) -> bool:
 
 
 def remove_app(root: str, app_dir: str) -> bool:
-    """Remove the directory atomically; return False if another process has already removed it."""
+    """Remove the directory atomically; return False if another process has already removed it.
+
+    Its files are removed in the background.
+    """
+    trash = discard_app(root, app_dir)
+    if trash is None:
+        return False
+    # What remains is removed by a later sweep.
+    with contextlib.suppress(OSError):
+        remove_trees([trash])
+    return True
+
+
+def discard_app(root: str, app_dir: str) -> str | None:
+    """Rename the directory, so that the app no longer exists, and return its path for `remove_trees`.
+
+    None: another process has already removed it.
+    """
     app_id = os.path.basename(app_dir)
-    trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
+    trash = f"{root}/{BUILDING}/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
     try:
         # First, and without parents: create nothing if the root is not mounted now.
         os.stat(app_dir)
@@ -196,16 +214,29 @@ def remove_app(root: str, app_dir: str) -> bool:
             os.mkdir(os.path.dirname(trash), mode=0o700)
         os.rename(app_dir, trash)
     except FileNotFoundError:
-        return False
-    try:
+        return None
+    # The disk may be full. Observers that miss this line notice the removal later.
+    with contextlib.suppress(OSError):
         append_journal(root, app_id, "DELETED")
-    except OSError:
-        # A full disk: there may be room after the removal. Observers that miss this line notice the removal later.
-        shutil.rmtree(trash, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            append_journal(root, app_id, "DELETED")
-    shutil.rmtree(trash, ignore_errors=True)
-    return True
+    return trash
+
+
+def remove_trees(paths: Sequence[str]) -> None:
+    """Remove directories in a background process, which outlives this one.
+
+    A program can leave any number of files, which would delay a launch, and directories of any depth, at which
+    `shutil.rmtree` fails.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    for start in range(0, len(paths), _BATCH):
+        batch = paths[start : start + _BATCH]
+        command = ["sh", "-c", 'rm -rf -- "$@" </dev/null >/dev/null 2>&1 &', "sh", *batch]
+        # Its own group, because Airflow ends the process group of a task.
+        pid = os.posix_spawnp(command[0], command, {"PATH": os.environ.get("PATH", os.defpath)}, setpgroup=0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def append_journal(root: str, app_id: str, word: str) -> None:
@@ -214,13 +245,12 @@ def append_journal(root: str, app_id: str, word: str) -> None:
     line = f"{app_id} {word}\n".encode()
     tries = 3
     while True:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(path, flags, 0o600)
-        except OSError as error:
-            if error.errno not in _REPLACED or tries == 0:
+            fd = regular_fd(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except NotRegularError:
+            if tries == 0:
                 raise
-            # A program has put a pipe, a link or a directory there, which would block the end of every app.
+            # A program has put a pipe, a link, a directory or a lease there, which would block the end of every app.
             tries -= 1
             with contextlib.suppress(OSError):
                 os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")

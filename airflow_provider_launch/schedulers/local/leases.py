@@ -74,7 +74,7 @@ class Leases:
         """Return `role/replica` to devices; None if too few are free.
 
         Args:
-            roles: of the request.
+            roles: the roles of the request.
             devices: all devices of the host.
             shims_live: whether a shim lives that inherited the leases of a former supervisor.
         """

@@ -25,7 +25,7 @@ def read_chunk(
         app_dir: directory of the app.
         role_dir: directory name of the role.
         k: the replica.
-        cursor: of an earlier chunk, or None.
+        cursor: the cursor of an earlier chunk, or None.
         streams: the stream to read; None and COMBINED mean both.
         over: the app was terminal before this call, so the logs are complete.
     """
@@ -60,7 +60,7 @@ def read_unfinished(app_dir: str, role_dir: str, k: int, cursor: JsonValue, stre
 
 
 def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
-    """Return how an attempt of a replica ended; empty: it has not ended, or does not exist."""
+    """Return how an attempt of a replica ended; empty if it has not ended, or does not exist."""
     attempts = layout.attempts_of(app_dir, role_dir, k)
     if attempt >= len(attempts):
         return ""
@@ -95,7 +95,9 @@ def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str 
 
 
 def read_result(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> JsonValue:
-    """Return the result of a replica of the first role from its attempt `at`, as in `read_reply`; None: it wrote none.
+    """Return the result of a replica of the first role; None if it wrote none.
+
+    `at` is its attempt, as in `read_reply`.
 
     Raises:
         InvalidAppError: it is larger than 4 KB, not valid JSON, or not a regular file.

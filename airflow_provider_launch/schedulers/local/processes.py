@@ -78,7 +78,7 @@ def send(pid: int, signum: int) -> None:
 
 
 def send_if_same(pid: int, start: str, signum: int) -> bool:
-    """Send a signal if `start_time` of the process is still `start`; False: another process has its pid."""
+    """Send a signal if `start_time` of the process is still `start`; return False if another process has its pid."""
     try:
         fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     except OSError as error:
@@ -128,8 +128,11 @@ def kill_marked(marker: bytes) -> None:
 
 
 def try_lock(path: str) -> int | None:
-    """Lock the file and return its descriptor, or None if another process has locked it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Lock the file and return its descriptor, or None if another process has locked or leased it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except BlockingIOError:
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -149,11 +152,14 @@ def take_lock(path: str) -> int | None:
 
 
 def is_locked(path: str) -> bool:
-    """Return whether a live process has locked the file; False if the file does not exist."""
+    """Return whether a live process has locked or leased the file; False if the file does not exist."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Non-blocking, because a program may have put a leased file there (fcntl F_SETLEASE).
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except BlockingIOError:
+        return True
     try:
         # Shared, so that two observers do not see each other's check.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import shutil
@@ -12,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from cachetools import FIFOCache
@@ -28,16 +28,22 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, AppDef
 from airflow_provider_launch.util.untrusted import UntrustedError, one_line
 
+log = logging.getLogger(__name__)
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Valid app ids: names of directories that cannot be outside the root."""
 _SWEEP_EVERY_S = 3600.0
-_REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
+_LEFT_S = 86400.0
+"""Age of a half-removed or half-built app that no process completes any more."""
+_REPLACED = safe_files.REPLACED | {errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM}
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
-_OF_HOST = frozenset({
+OF_HOST = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
-    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EINTR, errno.EBUSY,
 })  # fmt: skip
-"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory."""
+"""Errors of this process, of the disk or of a network file system. Others come from the content of a directory.
+
+Not EAGAIN: with the name of a file, a program has leased that file; of a new process, it comes without a name.
+"""
 
 
 _LATEST = 2.0**40
@@ -110,7 +116,7 @@ class _StoredApps:
         """App id to the version that was read last, the bytes of all versions read, and since when."""
 
     def get(self, app_id: str, version: Version | None = None) -> StoredApp | None:
-        """Return the cached request, if there is one of this version; None: of any version."""
+        """Return the cached request if there is one of this version, or of any version if `version` is None."""
         found = self._apps.get(app_id)
         return found if found is None or version in {None, found.version} else None
 
@@ -355,20 +361,39 @@ class Records:
                 self._refuse_returned(app_id)
 
     def sweep(self, keep_s: float) -> None:
-        """Remove apps that ended more than `keep_s` seconds ago, at most once an hour per root."""
-        stamp = Path(self.root, "swept")
+        """Remove apps that ended more than `keep_s` seconds ago, at most once an hour per root.
+
+        Their files, and what earlier removals have left, are removed in the background.
+        """
+        stamp = f"{self.root}/swept"
         now = time.time()
-        if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
-            return
-        # Non-blocking, because any program of this user may have put a pipe there.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(stamp, flags, 0o600))
-        os.utime(stamp)
-        for app_dir in Path(self.root, "apps").iterdir():
+        # Not opened, because any program of this user may have put something else there.
+        try:
+            if now - os.lstat(stamp).st_mtime < _SWEEP_EVERY_S:
+                return
+            os.utime(stamp, follow_symlinks=False)
+        except FileNotFoundError:
+            os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        trash = [*self._left_before(now - _LEFT_S)]
+        for app_id in os.listdir(f"{self.root}/apps"):
             # An app that cannot be read or removed must not stop the removal of the others.
-            with contextlib.suppress(OSError, AppUnavailableError):
-                if self.has_ended(app_dir.name) and now - (app_dir / layout.STATE).stat().st_mtime > keep_s:
-                    layout.remove_app(self.root, str(app_dir))
+            try:
+                ended_at = os.lstat(f"{self.dir(app_id)}/{layout.STATE}").st_mtime
+                if now - ended_at > keep_s and self.has_ended(app_id):
+                    trash += filter(None, [layout.discard_app(self.root, self.dir(app_id))])
+            except FileNotFoundError:
+                continue  # it has no state yet, or was removed meanwhile
+            except Exception as error:  # noqa: BLE001 - its program may have left anything
+                log.warning("cannot remove app %s, which may have ended: %s", app_id, one_line(str(error), 200))
+        layout.remove_trees(trash)
+
+    def _left_before(self, time_s: float) -> Iterator[str]:
+        """Yield what removals and submissions have left, and other processes may remove now."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(f"{self.root}/{layout.BUILDING}") as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_ctime < time_s:
+                        yield entry.path
 
     @contextlib.contextmanager
     def readable(self) -> Iterator[None]:
@@ -418,7 +443,7 @@ class Records:
 
     @staticmethod
     def _version(path: str) -> Version | None:
-        """Return a version that changes with the file; None: the file does not exist."""
+        """Return a version that changes with the file; None if the file does not exist."""
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -434,7 +459,7 @@ class Records:
         name = str(error.filename or "/")
         # A relative name is below the directory of an app, which was opened before.
         is_of_app = name.startswith(f"{self.root}/apps/") or not name.startswith("/")
-        if error.errno in _OF_HOST or not is_of_app:
+        if error.errno in OF_HOST or not is_of_app:
             return False
         try:
             with os.scandir(f"{self.root}/apps") as entries:

@@ -1,4 +1,4 @@
-"""Builds the request for the local supervisor from an app: pure, except for image directory and environment."""
+"""Builds the request for the local supervisor from an app, without I/O except for image directory and environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Opens files safely: refuses files that another user may have written, and never blocks on a FIFO.
+"""Opens files safely: refuses files that another user may have written, and never blocks on a FIFO or a lease.
 
 A user who can write the record of an app can run commands as this user. An app may replace its own files, and a FIFO
-among them must not block the followers of other apps. Imports only the standard library, because the supervisor uses
-it too.
+or a leased file among them must not block the followers of other apps. Imports only the standard library, because the
+supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ import stat
 from typing import BinaryIO
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+REPLACED = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EAGAIN, errno.ETXTBSY})
+"""Errors of `open` for a link, a socket or FIFO, a directory, a leased file (fcntl F_SETLEASE), a running program.
+
+A program can put each of these in place of a file. An open without O_NONBLOCK waits up to 45 s for the end of a lease.
+"""
 
 
 class ForeignFileError(PermissionError):
@@ -21,7 +26,7 @@ class ForeignFileError(PermissionError):
 
 
 class NotRegularError(OSError):
-    """The path is not a regular file but a FIFO, a socket, a link or a directory."""
+    """The path is not a regular file but a FIFO, a socket, a link or a directory, or a program has leased the file."""
 
 
 def open_regular(path: str) -> BinaryIO:
@@ -29,19 +34,27 @@ def open_regular(path: str) -> BinaryIO:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        NotRegularError: it is not a regular file.
+        NotRegularError: it is not a regular file, or a program has leased it.
+    """
+    return open(regular_fd(path, os.O_RDONLY), "rb", buffering=0)
+
+
+def regular_fd(path: str, flags: int) -> int:
+    """Open a file with these flags of `os.open`, without blocking, and return its descriptor; a new file is private.
+
+    Raises:
+        NotRegularError: it is not a regular file, or a program has leased it.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        # ELOOP: a link; ENXIO: a socket.
-        if error.errno in {errno.ELOOP, errno.ENXIO}:
+        if error.errno in REPLACED:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise NotRegularError(errno.EINVAL, "not a regular file", path)
-    return open(fd, "rb", buffering=0)
+    return fd
 
 
 def open_fifo(path: str) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import copy
-import errno
 import json
 import logging
 import os
 import re
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -130,8 +127,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         refuse_other_spec(self.backend, request.app_id, request.spec_hash, existing["request"]["spec_hash"])
         self._ensure(request.app_id)
         # Another process may sweep or delete at the same moment; the app is launched anyway.
-        with contextlib.suppress(OSError):
+        try:
             self._records.sweep(self.connection.keep_days * _DAY_S)
+        except Exception as error:  # noqa: BLE001 - the files are of other apps
+            log.warning("old apps in %r are not removed: %s", self.root, error)
         return request.app_id
 
     def _document(self, request: LocalRequest, app: AppDef | None) -> dict[str, Any]:
@@ -359,7 +358,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         # The supervisor forks into the background at once, so this call is short.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
-            with open(f"{app_dir}/supervisor.log", "ab", opener=_open_private) as log:
+            with open(f"{app_dir}/supervisor.log", "ab", opener=safe_files.regular_fd) as log:
                 subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -406,19 +405,6 @@ def _driver_gpus() -> builtins.list[str]:
         if match:
             found.append(match.group(1))
     return found
-
-
-def _open_private(path: str, flags: int) -> int:
-    try:
-        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
-            raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path)
-    return fd
 
 
 def _own_environment() -> dict[str, str]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, signal_name
-from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 STOP = signal.SIGTERM
@@ -33,7 +33,7 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
     """Run one attempt to its end and exit; called in the forked child with `STOP` blocked.
 
     Args:
-        directory: of the attempt, relative to the working directory.
+        directory: the directory of the attempt, relative to the working directory.
         command: `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None.
         grace_s: seconds between TERM and KILL.
     """
@@ -124,9 +124,9 @@ class _Shim:
         os.dup2(null, 0)
         os.close(null)
         for name, target in (("stdout", 1), ("stderr", 2)):
-            fd = os.open(
-                f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
+            # An earlier attempt may have put a FIFO there, for whose reader this one would wait.
+            fd = safe_files.regular_fd(f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.set_blocking(fd, True)
             os.dup2(fd, target)
             os.close(fd)
         if self.command.get("logs"):

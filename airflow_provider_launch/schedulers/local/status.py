@@ -1,4 +1,4 @@
-"""Builds the status of an app from the files of its supervisor: pure."""
+"""Builds the status of an app from the files of its supervisor, without I/O."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class _Supervisor:
         return limit is not None and time.time() >= self.app["created"] + limit
 
     def _limit(self) -> str:
-        """Return which limit of the app is reached; empty: none."""
+        """Return which limit of the app is reached; empty if none is."""
         if self._is_over_time():
             return f"time limit of {self.request['time_limit_s']:g} s reached"
         # A request of an older version has no such field.

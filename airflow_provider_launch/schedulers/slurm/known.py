@@ -1,4 +1,4 @@
-"""Caches the parts of apps that no longer change, so that they are read once."""
+"""Caches the parts of apps that do not change, so that they are read once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class KnownApps:
         return self._apps[app_id]
 
     def request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app, which may be deleted meanwhile; None if the app does not exist.
+        """Return the request of an app, even if the app was deleted after it was cached; None if it does not exist.
 
         Raises:
             AppUnavailableError: the record of the app is damaged.
@@ -207,5 +207,5 @@ def most_attempts(request: SlurmRequest, *, of_replica: bool = False) -> int:
     """Return the maximum number of attempts of all replicas of an app together, or of one replica."""
     roles = request.app_def.roles
     tries = 1 + max((role.max_retries for role in roles), default=0)
-    # Attempts of the app times attempts of the replica in each.
+    # In each attempt of the app, a replica may have this many attempts.
     return _FEW_ATTEMPTS + (1 if of_replica else sum(role.num_replicas for role in roles)) * tries**2

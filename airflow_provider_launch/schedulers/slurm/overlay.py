@@ -1,4 +1,4 @@
-"""The option `overlay`: applies options of sbatch that have no option here: pure."""
+"""The option `overlay`: applies options of sbatch that have no option here, without I/O."""
 
 from __future__ import annotations
 

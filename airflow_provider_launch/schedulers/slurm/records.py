@@ -1,4 +1,4 @@
-"""The jobs and records of apps, parsed from the output of the scripts: pure.
+"""The jobs and records of apps, parsed from the output of the scripts, without I/O.
 
 A program of the same user can write any text into names of files, targets of links and comments of jobs. Text that our
 scripts did not write marks the app as damaged or is ignored; it never raises an error here.
@@ -137,7 +137,7 @@ def parse_observation(text: str) -> Observation:
 
 
 def parse_ends(text: str, app_ids: Collection[str]) -> dict[str, str | None]:
-    """Parse the output of `commands.MARK_END`: app id to the end. None: our scripts have not written it.
+    """Parse the output of `commands.MARK_END`: app id to the end, None if our scripts have not written it.
 
     Apps without an end, and ids that are not in `app_ids`, are left out.
     """

@@ -84,7 +84,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         super().__init__(session_name, connection)
         self._store = Store(self.connection, _transport(self.connection))
         self._known = KnownApps(self._store)
-        # Without ssh the directory is on this host.
+        # Without ssh the root is a directory of this host.
         self._mount = self.connection.mount or (None if self.connection.ssh_host else self.connection.root)
         # Several followers call describe from their threads.
         self._mutex = threading.Lock()
@@ -153,9 +153,9 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return responses, damaged
 
     def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
-        """Return the state of each app; record newly found ends, and use the recorded end.
+        """Return the state of each app. Records new ends, and returns the recorded end if there was an earlier one.
 
-        Leaves out an app whose recorded end is forged, and notes the damage in its record.
+        An app whose recorded end is forged is left out, and its record gets a damage.
         """
         jobs: dict[str, builtins.list[Job]] = {}
         for job in seen.jobs:
@@ -185,7 +185,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
                 continue
             apps[app_id].record.end = end
             found[app_id] = standing(apps[app_id].record, [], seen.now, self.connection.settle_s)
-        # If we lost the race for the claim, the app runs, and its next poll shows the state.
+        # If a job has claimed the app meanwhile, the app runs, and the next poll shows its state.
         return {app_id: Standing(AppState.PENDING) if one.is_new else one for app_id, one in found.items()}
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[SlurmRequest] | None:
@@ -248,7 +248,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
 
     def _delete_existing(self, app_id: str) -> None:
         if self._store.cancel(app_id, "delete"):
-            # An ended app is removed now, another one after its end, by its own job or by a poll.
+            # `describe` removes an app that has ended. Another app is removed after its end, by its job or by a poll.
             with contextlib.suppress(AppUnavailableError):  # a damaged app is removed after its job
                 self.describe(app_id)
 
@@ -286,7 +286,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return ending_of(attempts[attempt]) if attempt < len(attempts) else ""
 
     def _request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app, which may be cached from an app that was deleted meanwhile."""
+        """Return the request of an app, possibly a cached one of an app that was deleted meanwhile."""
         if not self._is_app_id(app_id):
             return None
         with self._mutex:

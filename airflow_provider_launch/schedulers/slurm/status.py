@@ -1,4 +1,4 @@
-"""Decides the state of an app from its job and record: pure."""
+"""Decides the state of an app from its job and record, without I/O."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Standing:
 
     @property
     def end(self) -> str:
-        """The text of the record, without the time."""
+        """The text of the recorded end, without the time."""
         return f"{self.state.name},{self.reason}"
 
 
@@ -131,7 +131,8 @@ def until_stopped(
 ) -> Standing:
     """Return RUNNING for an ended app whose programs may still run on a node that Slurm considers lost.
 
-    They stop themselves soon after the end is recorded. After that time they are dead, together with their node.
+    These programs stop themselves soon after the end is recorded. If they have not recorded that by then, they are dead
+    together with their node.
     """
     if not is_terminal(found.state) or found.reason in _STEPS_SEEN:
         return found
@@ -146,7 +147,7 @@ def until_stopped(
 
 def accounted(found: Standing, record: Record, identity: str, accounts: Sequence[Account]) -> Standing:
     """Return the end of an app whose job Slurm has forgotten, from the accounting of the cluster if possible."""
-    # An unclaimed app may have had several jobs; those of other submitters were cancelled.
+    # If the app is unclaimed it may have had several jobs, of which all but one were cancelled.
     mine = [one for one in accounts if one.is_of(identity, record.claim) and one.state in ENDS]
     best = next((one for one in mine if one.state != "CANCELLED"), mine[0] if mine else None)
     if best is None or record.cancelled:
@@ -158,7 +159,7 @@ def accounted(found: Standing, record: Record, identity: str, accounts: Sequence
 def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
     job = next((job for job in jobs if job.nonce == record.claim), None)
     if job is None or ((job.state, job.reason) == ("PENDING", "JobHeldUser") and not record.terminated):
-        # A controller that crashed shows the job as held, as it was before its release, but it has started since.
+        # After a crash the controller may show the job as held, as it was before its release, although it has started.
         return _unseen(record, now, settle_s)
     if job.state not in ENDS:
         state = LIVE.get(job.state, AppState.UNKNOWN)

@@ -146,7 +146,7 @@ class Store:
         Args:
             paths: paths below the directory of all apps.
             limit: maximum bytes of each file.
-            whole: read no data of a larger file.
+            whole: whether to read no data of a file that is larger than the limit.
         """
 
         def ask(some: Sequence[str]) -> dict[str, FilePart]:
@@ -183,12 +183,12 @@ class Store:
         return parse_accounts(answer.out.decode("utf-8", "replace"))
 
     def mark_ends(self, ends: Sequence[tuple[str, str, str]]) -> dict[str, str | None]:
-        """Record ends that an observer found; return the recorded ends, which may be earlier ones.
+        """Record the ends that an observer found, and return the recorded end of each app.
 
-        None in place of an end: a program has put something else there.
+        This is an earlier end if another observer was faster, and None if a program has written something else there.
 
         Args:
-            ends: app id, value to claim the app with (empty if it is claimed), text of the end.
+            ends: triples of app id, value with which to claim the app (empty if it is claimed), and text of the end.
         """
         lines = "".join("|".join(end) + "\n" for end in ends)
         if not lines:
@@ -224,7 +224,7 @@ class Store:
 
         Raises:
             UnknownAppException: the app does not exist.
-            AppUnavailableError: its program has written records that cannot be parsed.
+            AppUnavailableError: a program of the app has written records that cannot be parsed.
         """
         flat = [str(item) for path, *numbers in parts for item in (f"{app_id}/{path}", *numbers)]
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
