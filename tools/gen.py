@@ -42,8 +42,8 @@ versions differ, the package checks for each feature of Airflow.
 DEPENDENCIES = """\
 ## Dependencies
 
-`pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of each
-extra with the lowest and the newest versions.
+`pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
+each extra with the lowest and the newest versions.
 `constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
 amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 
