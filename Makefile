@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
+.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs bench constraints build clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -101,6 +101,19 @@ soak: $(READY)  ## repeat what is left to chance as often as CONTRIBUTING.md, al
 live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; twenty minutes
 	$(PY) -m pytest tests/live $(ARGS)
 
+CELERY := $(BUILD)/celery-$(KEY)
+
+$(CELERY): $(READY)
+	@$(UV) pip install --quiet --python $(PY) --group celery --constraint constraints.txt
+	@rm -f $(BUILD)/celery-*
+	@touch $@
+
+celery: $(CELERY)  ## the same on Postgres and Celery: kill worker, triggerer and scheduler; as root on Debian, five minutes
+	$(PY) -m pytest tests/live/test_celery.py $(ARGS)
+
+versions: $(READY)  ## run the tests on older versions of Airflow, each in its environment below .build/versions: ARGS="3.1 --few"
+	$(PY) tools/versions.py $(ARGS)
+
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)
 
@@ -127,7 +140,7 @@ bench: $(READY)  ## measure speed side by side with the peers, into docs/benchma
 
 constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt
 	@echo "# What the tests ran with; written by: make constraints. Several lines of one package are for different Pythons." > $(BUILD)/constraints.txt
-	$(UV) pip compile --quiet pyproject.toml --group dev --all-extras --universal --python-version 3.10 --upgrade \
+	$(UV) pip compile --quiet pyproject.toml --group dev --group neighbours --all-extras --universal --python-version 3.10 --upgrade \
 	  --no-header --no-annotate --no-emit-index-url >> $(BUILD)/constraints.txt
 	mv $(BUILD)/constraints.txt constraints.txt
 

@@ -33,6 +33,30 @@ Section `[launch]` of Airflow's configuration applies to a whole deployment: `AI
 the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` shows the value in use.
 A worker reads it when a task runs, a triggerer when it starts; use the same values everywhere."""
 
+MADE_OF_VERSIONS = "<!-- Made by `make gen` from tools/versions.yaml; edit that. -->"
+VERSIONS = """\
+One release of this package supports all versions of Airflow and Python in this table.
+Importing it with an older Airflow raises an error of one sentence. No other version is asked for at run time: where
+versions differ, the package checks for each feature of Airflow.
+`make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time."""
+DEPENDENCIES = """\
+## Dependencies
+
+`pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
+each extra with the lowest and the newest versions.
+`constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
+amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
+
+```sh
+pip install "apache-airflow==$(airflow version)" "airflow-provider-launch[all]" -c constraints.txt
+```"""
+WEAKER = """\
+## Weaker guarantees before Airflow 3.3
+
+The [guarantees](guarantees.md) hold on every version in the table above, with these exceptions.
+Everything else is the same: one app for each task, also after the loss of a worker or a triggerer, deferral, logs,
+links, masks, and the cancel of a task that was killed or marked."""
+
 DOCS = [
     "index.md",
     "quickstart.md",
@@ -213,6 +237,30 @@ def configuration_page() -> str:
     return f"{MADE_OF_CONFIG}\n\n# Configuration\n\n{CONFIGURATION}\n\n{table}\n"
 
 
+def versions_page() -> str:
+    """Return the page of supported versions, from `versions.yaml`."""
+    found = _neighbour("versions").matrix()
+    rows = [
+        f"| {row['version']} | {row['promise']} | {row.get('patch', '')} | {', '.join(row.get('pythons', []))} |"
+        for row in found["airflow"]
+    ]
+    supported = [row["version"] for row in found["airflow"] if row["promise"] == "supported"]
+    weaker = [
+        f"| {one['what']} | {_older(one['until'], supported)} | {one['instead'].strip()} | {one['why']} |"
+        for one in found["weaker"]
+    ]
+    head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
+    table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
+    return "\n".join(
+        [MADE_OF_VERSIONS, "", "# Versions", "", VERSIONS, "", *head, "", DEPENDENCIES, "", WEAKER, "", *table, ""]
+    )
+
+
+def _older(until: str, supported: Sequence[str]) -> str:
+    """Return the supported versions up to this one, the oldest first."""
+    return ", ".join(reversed(supported[supported.index(until) :]))
+
+
 def _neighbour(name: str) -> Any:
     sys.path.insert(0, str(CHECKOUT / "tools"))
     try:
@@ -227,6 +275,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
     "docs/reference/pipelines.md": pipelines_page,
+    "docs/versions.md": versions_page,
     "example_dags/launch_wordcount.md": demo_text,
 }
 

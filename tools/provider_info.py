@@ -162,7 +162,8 @@ _CONFIG: dict[str, Any] = {
         "description": "Settings of the Launch provider.",
         "options": {
             "replace_wait_s": {
-                "description": "Seconds for which a cleared task waits until its previous app has ended.",
+                "description": "Seconds for which a cleared task waits until its previous app has ended. Before "
+                "Airflow 3.3 also a retry waits, for a running app that a kill may be ending.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,

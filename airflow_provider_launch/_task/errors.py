@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from airflow_provider_launch._airflow import AirflowFailException
 from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, InvalidAppError
 
 

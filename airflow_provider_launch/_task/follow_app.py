@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower

@@ -33,7 +33,7 @@ def seconds(name: str, duration_s: float, **tags: str) -> None:
 def _hostname() -> str:
     """Return the name that Airflow gives to this host."""
     with contextlib.suppress(Exception):
-        from airflow.sdk import conf
+        from airflow_provider_launch._airflow import conf
 
         return str(conf.getimport("core", "hostname_callable")())
     return socket.getfqdn()
@@ -42,6 +42,6 @@ def _hostname() -> str:
 def _send(method: str, name: str, value: Any, tags: dict[str, str]) -> None:
     # A metric that fails must not change how a task ends.
     with contextlib.suppress(Exception):
-        from airflow.sdk.observability.stats import Stats
+        from airflow_provider_launch._airflow import Stats
 
         getattr(Stats, method)(f"launch.{name}", value, **({"tags": tags} if tags else {}))

@@ -122,7 +122,7 @@ def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
 
 def default_deferrable() -> bool:
     """Return `[operators] default_deferrable` of Airflow's configuration."""
-    from airflow.sdk import conf
+    from airflow_provider_launch._airflow import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 

@@ -165,7 +165,7 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
         values: secrets of one app.
         warn: takes a warning and its arguments if there are too many values.
     """
-    from airflow.sdk.log import mask_secret
+    from airflow_provider_launch._airflow import mask_secret
 
     kept, left_out = chosen(values)
     for value in kept:
@@ -222,7 +222,7 @@ def _redacted(value: Any, known: dict[str, str]) -> Any:
 
 
 def _masked(text: str) -> str:
-    from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its list
+    from airflow_provider_launch._airflow import redact
 
     return str(redact(text)) if len(text) >= _SHORTEST else text
 
@@ -234,7 +234,7 @@ def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:
 
 def hidden_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of a text that Airflow's masker would hide."""
-    from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its list
+    from airflow_provider_launch._airflow import redact
 
     shown = str(redact(text))
     if shown == text:

@@ -189,7 +189,7 @@ class TaskLog:
 
     def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
         """Return the last lines of these replicas, masked as in the log; without keys, of the latest writers."""
-        from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+        from airflow_provider_launch._airflow import redact
 
         tails = self.tails
         wanted = keys or [*tails][-_KEPT_TAILS:]

@@ -8,9 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import TaskDeferred
-
+from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.outcome import as_xcom, failure
 from airflow_provider_launch._task.progress import FollowProgress

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         FsspecResultTracker(given.tracker_base)[str(given.trial_idx)] = {"booth_eval": value}
     except ImportError:
-        parser.error("fsspec is not installed: pip install 'airflow-provider-launch[fsspec]'")
+        parser.error("fsspec is not installed: pip install fsspec")
     print(f"booth({given.x1:g}, {given.x2:g}) = {value:g}")  # noqa: T201 - the log of the app
 
 

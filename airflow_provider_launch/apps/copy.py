@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         import fsspec
     except ImportError:
-        parser.error("fsspec is not installed: pip install 'airflow-provider-launch[fsspec]'")
+        parser.error("fsspec is not installed: pip install fsspec")
     target, path = fsspec.core.url_to_fs(given.dst)
     target.makedirs(target._parent(path), exist_ok=True)  # noqa: SLF001 - fsspec has no public name
     with fsspec.open(given.src, "rb") as source, target.open(path, "wb") as copy:

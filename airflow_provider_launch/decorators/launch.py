@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider_launch._airflow import arguments_for
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch.specs.errors import InvalidAppError
         from airflow_provider_launch.specs.roles import AppDef
 
-        arguments = self.determine_kwargs({**context, **self.op_kwargs})
+        arguments = arguments_for(self, self.python_callable, self.op_args, {**context, **self.op_kwargs})
         app = self.python_callable(*self.op_args, **arguments)
         if not isinstance(app, (AppDef, Mapping)):
             with final_errors():

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.extras import LaunchOptions
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook

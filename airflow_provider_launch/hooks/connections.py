@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -21,7 +20,7 @@ def find_connection(conn_id: str) -> Connection:
         AirflowNotFoundException: no such connection, or Airflow's API server has failed.
     """
     try:
-        return BaseHook.get_connection(conn_id)
+        return ask(lambda: BaseHook.get_connection(conn_id))
     except AirflowNotFoundException:
         if (stored := _stored_connection(conn_id)) is not None:
             return stored

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import conf
-
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.runopts import runopts

@@ -25,7 +25,7 @@ class KubernetesLaunchHook(BuiltinLaunchHook):
     backend: ClassVar[str] = "kubernetes"
 
     def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
-        from airflow.sdk import conf
+        from airflow_provider_launch._airflow import conf
 
         if extras.get("kubeconfig_secret") and not conf.getboolean("launch", "allow_kubeconfig_exec", fallback=False):
             from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs

@@ -10,9 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
 from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.extras import (
     LaunchOptions,
@@ -39,6 +37,9 @@ DEFAULT_CONN_ID = "launch_local_default"
 """The connection of a task without one: local processes with default options."""
 _NEED_NO_DEFINITION = {DEFAULT_CONN_ID: "launch_local", "launch_docker_default": "launch_docker"}
 """Connections that work with default options, on this host: local processes, and Docker at the default socket."""
+
+UNUSED_FIELDS = ("host", "port", "login", "password", "schema")
+"""Standard fields of a connection that must be empty: all values are extras."""
 
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
@@ -68,6 +69,14 @@ class LaunchHook(BaseHook):
     def __init__(self, launch_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.launch_conn_id = launch_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return what the form of Airflow 3.1 hides; newer versions read the form from the provider info.
+
+        Its form has no fields of a type of connection: options are entered as JSON in the field Extra.
+        """
+        return {"hidden_fields": [*UNUSED_FIELDS], "relabeling": {}, "placeholders": {}}
 
     @classmethod
     def for_connection(cls, conn_id: str) -> LaunchHook:
@@ -111,7 +120,7 @@ class LaunchHook(BaseHook):
         connection = self._connection
         if connection is None:
             return self._options({})
-        used = {name: getattr(connection, name) for name in ("host", "port", "login", "password", "schema")}
+        used = {name: getattr(connection, name) for name in UNUSED_FIELDS}
         refuse_standard_fields(self.launch_conn_id, used)
         extras = dict(_extras(connection, self.launch_conn_id))
         placeholders = extras.pop("placeholders", None)
@@ -310,6 +319,8 @@ class BuiltinLaunchHook(LaunchHook):
         cls.conn_type = info.connection_type
         cls.default_conn_name = info.default_conn_id
         cls.hook_name = f"Launch ({info.title})"
+        # Airflow ignores an inherited one.
+        type.__setattr__(cls, "get_ui_field_behaviour", LaunchHook.__dict__["get_ui_field_behaviour"])
 
     def __init__(self, launch_conn_id: str | None = None) -> None:
         super().__init__(launch_conn_id or self.default_conn_name)

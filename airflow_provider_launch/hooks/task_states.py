@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_launch._airflow import ask, conf
 from airflow_provider_launch.runner.orphans import ABSENT, GONE
 from airflow_provider_launch.specs.owner import TaskKey
 
@@ -31,24 +32,27 @@ def deployment_id() -> str:
     It is `[launch] deployment_id`, or a Variable that the first launch writes, followed by the address of the API
     server, because a copy of the database has the same Variable. A triggerer warns if the workers have another address.
     """
-    from airflow.sdk import Variable, conf
-
     given: str = conf.get("launch", "deployment_id", fallback="")
     if given:
         return given
     try:
-        kept = Variable.get(VARIABLE, default=None)
-        if not kept:
-            Variable.set(
-                VARIABLE, uuid.uuid4().hex, description="Written by airflow-provider-launch; do not change it."
-            )
-            # Read again, because another worker may have written it at the same time.
-            kept = Variable.get(VARIABLE, default=None)
+        kept = ask(_kept_id)
     except Exception as error:  # noqa: BLE001 - without an id the app is only never cancelled as an orphan
         log.warning("Variable %r could not be read (%s): an app that loses its task is not cancelled", VARIABLE, error)
         return ""
     address: str = conf.get("api", "base_url", fallback="") or ""
     return f"{kept}@{address.rstrip('/')}" if kept else ""
+
+
+def _kept_id() -> str | None:
+    from airflow.sdk import Variable
+
+    kept: str | None = Variable.get(VARIABLE, default=None)
+    if not kept:
+        Variable.set(VARIABLE, uuid.uuid4().hex, description="Written by airflow-provider-launch; do not change it.")
+        # Read again, because another worker may have written it at the same time.
+        kept = Variable.get(VARIABLE, default=None)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def ask_states(
 def _get_task_states(**arguments: Any) -> dict[str, dict[str, str | None]]:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    return RuntimeTaskInstance.get_task_states(**arguments)
+    return ask(lambda: RuntimeTaskInstance.get_task_states(**arguments))
 
 
 def _is_gone(dag_id: str, run_id: str) -> bool:
@@ -138,7 +142,7 @@ def _is_gone(dag_id: str, run_id: str) -> bool:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
-        RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)
+        ask(lambda: RuntimeTaskInstance.get_dagrun_state(dag_id, run_id))
     except AirflowRuntimeError as error:
         detail = error.error.detail or {}
         if detail.get("status_code") != _NOT_FOUND:

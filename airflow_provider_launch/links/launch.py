@@ -6,8 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_launch._airflow import conf, set_xcom
 from airflow_provider_launch.util.untrusted import clean_json, clean_text
 
 if TYPE_CHECKING:
@@ -169,12 +170,10 @@ async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str,
     """Show the links to the scheduler of a deferred task now; no-op without a task instance."""
     if task_instance is None:
         return
-    from airflow.sdk.bases.xcom import BaseXCom
-
     where = {name: getattr(task_instance, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
     with contextlib.suppress(Exception):
         for kind, address in _addresses(clean_text(url), clean_json(dict(pages))):
-            await BaseXCom.aset(key=kind().xcom_key, value=address, **where)
+            await set_xcom(key=kind().xcom_key, value=address, **where)
 
 
 def show_request(operator: Any, ti: Any) -> None:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.outcome import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
+from airflow_provider_launch.operators._earlier import EarlierApps, with_counts
 from airflow_provider_launch.operators._record import KILLED, NextStep, Record, RecordStore, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
@@ -103,9 +103,11 @@ class Attempt:
             app: the app to launch.
             cfg: options for a launch.
         """
-        last = self._records.load()
-        if not self.is_persistent:
-            self._log.info("this Airflow has no task state store: a retry cannot adopt the app of an earlier try")
+        if self.is_persistent:
+            last = self._records.load()
+        else:
+            app = with_counts(app, self._context, self._op.retries, time.time())
+            last = self._without_record()
         run, ti = self._context["dag_run"], self._ti
         clear_number = int(getattr(run, "clear_number", 0) or 0)
         max_tries = int(getattr(ti, "max_tries", -1))
@@ -121,12 +123,21 @@ class Attempt:
             )
             if (handle := self._resume(last, app, cfg, digest)) is not None:
                 return handle
-        number = max(0, int(ti.try_number) - 1) if last is None else last.attempt + 1
+        # Without a store the ids follow the number of the try, so that the next try finds them.
+        number = last.attempt + 1 if last is not None and self.is_persistent else max(0, int(ti.try_number) - 1)
         record = Record(
             number, self._own_id(number), digest, self._hook.options.identity, clear_number, "intent",
             max_tries=max_tries, retries=retries,
         )  # fmt: skip
         return self._launch(app, cfg, record)
+
+    def _without_record(self) -> Record | None:
+        """Return the record of the last try as a store would have it, and cancel older apps of the task."""
+        earlier = EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
+        last, replaced = earlier.find()
+        for each in replaced:
+            self._cancel_replaced(each)
+        return last
 
     def _own_id(self, number: int) -> str:
         """Return the id of the app of this launch."""
@@ -214,7 +225,8 @@ class Attempt:
             # The submission did not happen, or may have been interrupted: submit again under the same id.
             return self._launch(app, cfg, dataclasses.replace(record, spec_hash=digest), was_intended=True)
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
-        if record.spec_hash != digest:
+        # Empty: found without a record.
+        if record.spec_hash not in ("", digest):
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
         handle = self._handle_of(record)
         self._op.request = f"adopted from an earlier try: {handle}"
@@ -369,6 +381,11 @@ class Attempt:
         else:
             self._log.warning("app %s started while it was being cancelled, and ended as %s", record.app_id, state)
             self.close(error)
+
+    def _await_end_of(self, record: Record) -> AppState | None:
+        """Wait for the end of an app that a kill may be ending; from here on another kill cancels it."""
+        self._track(record)
+        return self._await_end(record.app_id)
 
     def _await_end(self, app_id: str) -> AppState | None:
         """Wait for the end of a cancelled app and return its state; CANCELLED if it no longer exists.

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
-
+from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.options import DELETE_SUCCEEDED, check_log_roles, check_on_finish, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, first_failed, result_of

@@ -86,7 +86,7 @@ def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
 
 
 def _allowed() -> list[str]:
-    from airflow.sdk import conf
+    from airflow_provider_launch._airflow import conf
 
     return [each.strip() for each in conf.get("launch", "allowed_app_sources", fallback="").split(",") if each.strip()]
 

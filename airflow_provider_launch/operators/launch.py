@@ -408,18 +408,15 @@ class LaunchAppOperator(BaseOperator):
             return super().render_template(content, context, env, seen_oids)
         from jinja2 import nativetypes
 
+        from airflow_provider_launch._airflow import rendering
         from airflow_provider_launch.operators._data import data_env, marked
 
         native = isinstance(env, nativetypes.NativeEnvironment)
         as_text = not (native and self._keeps_types)
         values: list[Any] = []
         env = data_env(env, native=native, as_text=as_text, values=values)
-        before = self.render_template_as_native_obj
-        self.render_template_as_native_obj = not as_text
-        try:
+        with rendering(self, native=not as_text):
             rendered = super().render_template(content, context, env, seen_oids)
-        finally:
-            self.render_template_as_native_obj = before
         if native and as_text and values == [None] and rendered == "None":
             return None  # the default of a parameter or field, not the string "None"
         # In a string, `data_env` has marked the inserted values; the rest was written in the DAG file.

@@ -12,8 +12,8 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException
-
+from airflow_provider_launch._airflow import AirflowSkipException
+from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
@@ -90,6 +90,11 @@ class Attempt:
         step = self._op.step
         if not step.catalog and not objects and not object_names(step):
             return None
+        if self._store is None:
+            raise FinalAppError(
+                f"task {self._ti.task_id!r} uses files or objects of the catalog, which needs Airflow 3.3 or newer: "
+                f"this Airflow cannot store which folder its app uses; pass values instead, or upgrade Airflow"
+            )
         again = self._folder_in_use()
         if again is not None:
             # The app of the last try uses it.
@@ -288,7 +293,7 @@ def _now() -> str:
 
 def _masked(value: Any, name: str = "") -> Any:
     """Return plain JSON with likely secrets masked."""
-    from airflow.sdk._shared.secrets_masker import redact
+    from airflow_provider_launch._airflow import redact
 
     if isinstance(value, Mapping):
         return {str(key): _masked(item, str(key)) for key, item in value.items()}

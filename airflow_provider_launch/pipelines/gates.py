@@ -8,8 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException
 from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.ids import folder_of
 

@@ -252,10 +252,7 @@ def run_notebook(
         import nbformat
         from nbclient import NotebookClient
     except ImportError as error:
-        sys.exit(
-            "a notebook needs nbclient, nbformat and ipykernel where it runs: pip install "
-            "'airflow-provider-launch[notebooks]' (%s)" % error
-        )
+        sys.exit("a notebook needs three packages where it runs: pip install nbclient nbformat ipykernel (%s)" % error)
     if not os.path.isabs(path):
         path = os.path.join(os.environ.get("LAUNCH_CODE_DIR") or os.getcwd(), path)
     read: typing.Any = nbformat.read

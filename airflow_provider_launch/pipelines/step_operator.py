@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseHook, Variable
-from airflow.sdk.exceptions import TaskDeferred
-from airflow.sdk.log import mask_secret
+from airflow.sdk import Variable
 
+from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
 from airflow_provider_launch.pipelines.links import AttemptsLink

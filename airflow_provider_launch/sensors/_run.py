@@ -8,14 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import PokeReturnValue, conf
-from airflow.sdk.exceptions import (
+from airflow.sdk import PokeReturnValue
+
+from airflow_provider_launch._airflow import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowTaskTimeout,
+    conf,
 )
-
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, handle_of, result_of
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack

@@ -139,9 +139,7 @@ class AppStatusSensor(BaseSensorOperator):
         """Wait as configured, and return the XCom value."""
         if not self.deferrable:
             return self._execute_here(context)
-        from airflow.sdk import conf
-        from airflow.sdk.exceptions import TaskDeferred
-
+        from airflow_provider_launch._airflow import TaskDeferred, conf
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.outcome import handle_of
         from airflow_provider_launch._task.progress import FIRE_AFTER_S
@@ -161,7 +159,7 @@ class AppStatusSensor(BaseSensorOperator):
         raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
 
     def _execute_here(self, context: Context) -> Any:
-        from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+        from airflow_provider_launch._airflow import AirflowSensorTimeout, AirflowSkipException
 
         try:
             return super().execute(context)
@@ -189,13 +187,9 @@ class AppStatusSensor(BaseSensorOperator):
         """
         if event is None:
             return self.execute(context)
-        from airflow.sdk.exceptions import (
-            AirflowException,
-            AirflowSensorTimeout,
-            AirflowSkipException,
-            AirflowTaskTimeout,
-        )
+        from airflow.sdk.exceptions import AirflowException
 
+        from airflow_provider_launch._airflow import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
 

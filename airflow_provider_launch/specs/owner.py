@@ -20,9 +20,11 @@ DEPLOYMENT = "deployment"
 POLICY = "policy"
 """Key of the fate of the app when its task is over: "cancel", or `LEAVE`."""
 LEAVE = "leave"
-NOT_ASKED_FOR = frozenset({TRY, DEPLOYMENT, POLICY})
+COUNTS = "counts"
+"""Key of Airflow's counts at the launch, which an Airflow without a task state store needs in the next try."""
+NOT_ASKED_FOR = frozenset({TRY, DEPLOYMENT, POLICY, COUNTS})
 """Fields that may differ between tries, or between versions of this package, for the same app."""
-_FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY, DEPLOYMENT, POLICY)
+_FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY, DEPLOYMENT, POLICY, COUNTS)
 
 
 class TaskKey(NamedTuple):

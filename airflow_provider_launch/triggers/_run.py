@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_launch._airflow import is_left_to_another
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
 from airflow_provider_launch._task.progress import FollowProgress
@@ -193,7 +194,7 @@ class TriggerRun:
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is cancelled; the next one continues where this one stops."""
         positions = await self._stopped()
-        if not is_user_action(error):
+        if is_left_to_another(error):
             progress = self._progress(positions)
             full = dataclasses.replace(progress, tails=self._task_log.masked_tails())
             await self._checkpoint.save_on_shutdown(full if self._checkpoint.fits(full) else progress)
@@ -419,12 +420,3 @@ class TriggerRun:
         # The loop may be closed because the triggerer ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._news.set)
-
-
-def is_user_action(error: asyncio.CancelledError) -> bool:
-    """Return whether a user's action cancelled the trigger, and not the end of the triggerer."""
-    try:
-        from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
-    except ImportError:
-        return False
-    return bool(error.args) and error.args[0] == _USER_ACTION_CANCEL_MSG

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from airflow_provider_launch._airflow import ask, get_xcom, set_xcom
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
 from airflow_provider_launch.specs.owner import TaskKey
 from airflow_provider_launch.triggers.pump import comms_bytes_unread
@@ -44,7 +45,7 @@ def waits_for_trigger(ti: Any) -> bool:
     """
     from airflow.sdk.bases.xcom import BaseXCom
 
-    stored = BaseXCom.get_one(**_where(ti))
+    stored = ask(lambda: BaseXCom.get_one(**_where(ti)))
     return isinstance(stored, str) and not unpack(stored).get(_FIRED)
 
 
@@ -69,11 +70,9 @@ class Checkpoint:
         """Return the progress that an earlier trigger of this try has stored, or None."""
         if self._ti is None:
             return None
-        from airflow.sdk.bases.xcom import BaseXCom
-
         # Repeated lines are better than a task that fails because its cursor cannot be read.
         with contextlib.suppress(Exception):
-            self._saved = str(await BaseXCom.aget_one(**_where(self._ti)) or "")
+            self._saved = str(await get_xcom(**_where(self._ti)) or "")
         stored = unpack(self._saved)
         return FollowProgress.from_json(stored) if stored else None
 
@@ -94,10 +93,8 @@ class Checkpoint:
             packed = pack({_FIRED: True})
         if self._ti is None or packed == self._saved or len(packed) > MAX_PACKED:
             return
-        from airflow.sdk.bases.xcom import BaseXCom
-
         with contextlib.suppress(Exception):
-            await BaseXCom.aset(value=packed, **_where(self._ti))
+            await set_xcom(value=packed, **_where(self._ti))
             self._saved = packed
 
     async def save_on_shutdown(self, progress: FollowProgress) -> None:

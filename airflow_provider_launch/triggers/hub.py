@@ -67,7 +67,7 @@ def hub() -> Hub:
     global _hub  # noqa: PLW0603 - one hub per process
     with _making:
         if _hub is None:
-            from airflow.sdk import conf
+            from airflow_provider_launch._airflow import conf
 
             rate = conf.getfloat("launch", "trigger_log_bytes_per_s", fallback=float(_BYTES_PER_S))
             interval_s = conf.getfloat("launch", "reconcile_interval_s", fallback=INTERVAL_S)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_launch._airflow import enter_triggerer, get_xcom, is_ended_by_user
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
@@ -97,9 +98,9 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when the wait is over."""
-        from airflow_provider_launch.triggers._run import is_user_action
         from airflow_provider_launch.triggers.hub import hub
 
+        enter_triggerer()
         started_at = time.monotonic()
         if self.task_instance is not None:
             # Before `_join`, which may be slow in a triggerer that has just started. The reconciler then compares the
@@ -115,13 +116,13 @@ class AppStatusTrigger(BaseTrigger):
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
-                    if is_user_action(error):
+                    if is_ended_by_user(error):
                         hub().reconciler.check_soon(self._conn_id())
                         # Before `abandon`, which waits for shared threads: this takes long if many triggers end at
                         # once.
                         self._start_cancel()
                     await watch.abandon(error)
-                    if is_user_action(error):
+                    if is_ended_by_user(error):
                         # Wait here, while the connection is still joined, and not only in `on_kill`: there the next
                         # cancellation would interrupt the wait and close the task's log.
                         await self._cancel_killed()
@@ -131,7 +132,7 @@ class AppStatusTrigger(BaseTrigger):
             finally:
                 watch.leave()
         except asyncio.CancelledError as error:
-            if is_user_action(error):
+            if is_ended_by_user(error):
                 await self._cancel_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker handles it; a trigger that raises fails the task without a message
@@ -251,8 +252,6 @@ class AppStatusTrigger(BaseTrigger):
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
             return self.handle
-        from airflow.sdk.bases.xcom import BaseXCom
-
         from airflow_provider_launch._task.outcome import handle_of
 
         task_id, key = self.handle
@@ -261,7 +260,7 @@ class AppStatusTrigger(BaseTrigger):
             raise InvalidAppError(
                 f"the handle of task {task_id!r} can be looked up only in a triggerer; pass the handle itself"
             )
-        value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
+        value = await get_xcom(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
         handle = handle_of(value)
         if not handle:
             raise InvalidAppError(

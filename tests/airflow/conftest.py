@@ -9,6 +9,7 @@ import pytest
 from tests.airflow.guarantees import place
 from tests.airflow.plugin import ENGINES, OPENED
 from tests.airflow.support import FakeExecutionApi
+from tests.airflow.versions import HAS_STORE
 from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine
 
@@ -20,6 +21,9 @@ def launch_home(tmp_path_factory, monkeypatch):
     """Each test has its own local apps: the ids of equal tasks are equal."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("LAUNCH_HOME", str(home))
+    if not HAS_STORE:
+        # For an app that a kill may be ending: see `operators/_earlier.py`.
+        monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "1")
     return home
 
 

@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Protocol
 import httpx
 import pytest
 from airflow.sdk.execution_time.comms import DeferTask
-from airflow.sdk.serde import deserialize, serialize
 from typing_extensions import Self
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -31,6 +30,7 @@ from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag
+from tests.airflow.versions import deserialize, serialize
 from tests.support.app_folders import unreadable
 from tests.support.apps import until
 from tests.support.local import processes_below

@@ -16,21 +16,29 @@ from typing import Any
 import httpx
 import structlog
 from airflow.sdk import DAG
-from airflow.sdk._shared.module_loading import import_string
-from airflow.sdk.api.datamodels._generated import TaskInstance
+from airflow.sdk.api.datamodels._generated import DagRun, TaskInstance
 from airflow.sdk.execution_time.comms import DeferTask
-from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor, run_task_in_process
-from airflow.sdk.serde import deserialize, serialize
+from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
+from tests.airflow.versions import (
+    HAS_ON_KILL,
+    USER_ACTION,
+    cancel_trigger,
+    deserialize,
+    event_message,
+    events_of,
+    import_string,
+    run_task_with,
+    serialize,
+)
 
 START = "2026-01-01T00:00:00Z"
 LISTENERS: list[Callable[[str], object]] = []
 """Each gets every line as it is logged, in the thread that logs it."""
-USER_ACTION = "__airflow_user_action__"
-"""How Airflow's runner of triggers tells a user's act; checked where it is used."""
-UNSET = ["end_date", "logical_date", "data_interval_start", "data_interval_end", "partition_key"]
+_DATES = ("end_date", "logical_date", "data_interval_start", "data_interval_end", "partition_key")
+UNSET = [name for name in _DATES if name in DagRun.model_fields]
 RUN = {
     "dag_id": "test_dag",
     "run_id": "test_run",
@@ -116,11 +124,9 @@ def refuse_unstorable(value: Any) -> None:
 
 def send_event(event: Any) -> None:
     """As the runner of triggers sends an event to its supervisor, and that stores it."""
-    from airflow.jobs.triggerer_job_runner import TriggerEventEntry, messages
     from airflow.sdk.execution_time.comms import _RequestFrame
 
-    changes = messages.TriggerStateChanges(events=[TriggerEventEntry(1, event, None)])
-    _RequestFrame(id=1, body=changes.model_dump()).as_bytes()
+    _RequestFrame(id=1, body=event_message(event).model_dump()).as_bytes()
     refuse_unstorable(event.payload)
 
 
@@ -153,7 +159,7 @@ def run_task(task: Any, api: FakeExecutionApi, try_number: int = 1, map_index: i
     where = {"dag_id": "test_dag", "run_id": "test_run", "task_id": task.task_id, "map_index": map_index}
     instance = TaskInstance(id=uuid.uuid4(), try_number=try_number, dag_version_id=uuid.uuid4(), **where)
     with logged() as entries:
-        return Ran(run_task_in_process(instance, task, client=api.client()), entries)
+        return Ran(run_task_with(api.client(), instance, task), entries)
 
 
 def run_to_end(task: Any, api: FakeExecutionApi, **where: Any) -> tuple[Ran, list[dict[str, Any]]]:
@@ -191,9 +197,12 @@ def run_trigger(
         trigger.task_instance = TaskInstance(**ids, try_number=1, map_index=map_index)
 
     # Here, because it loads half of Airflow, and the benchmarks use this module too.
-    from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG, TriggerRunner
+    from airflow.jobs.triggerer_job_runner import TriggerRunner
 
-    assert USER_ACTION == _USER_ACTION_CANCEL_MSG
+    if HAS_ON_KILL:
+        from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
+
+        assert USER_ACTION == _USER_ACTION_CANCEL_MSG
 
     async def drive() -> list[Any]:
         runner = TriggerRunner()
@@ -201,10 +210,10 @@ def run_trigger(
         runner.triggers[1] = {"task": task, "is_watcher": False, "name": "test", "events": 0}
         if cancel_after is not None:
             await asyncio.sleep(cancel_after)
-            task.cancel(message)
+            await cancel_trigger(task, message)
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        return [entry.event for entry in runner.events]
+        return events_of(runner)
 
     return asyncio.run(drive())
 
@@ -225,14 +234,14 @@ def run_triggers(*triggers: Any, during: Callable[[Callable[[int, str | None], N
             runner.triggers[number] = {"task": tasks[-1], "is_watcher": False, "name": str(number), "events": 0}
 
         def cancel(index: int, message: str | None) -> None:
-            loop.call_soon_threadsafe(tasks[index].cancel, message)
+            asyncio.run_coroutine_threadsafe(cancel_trigger(tasks[index], message), loop)
 
         meanwhile = asyncio.create_task(asyncio.to_thread(during, cancel))
         # A test that has failed is not to wait for triggers which then never end.
         meanwhile.add_done_callback(lambda done: [task.cancel() for task in tasks] if done.exception() else None)
         await asyncio.gather(*tasks, return_exceptions=True)
         await meanwhile
-        return [[entry.event for entry in runner.events if entry.trigger_id == number] for number in range(len(tasks))]
+        return [events_of(runner, number) for number in range(len(tasks))]
 
     return asyncio.run(drive())
 

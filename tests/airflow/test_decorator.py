@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from airflow.sdk import task
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_launch._airflow import AirflowFailException
 from airflow_provider_launch.decorators.launch import launch_task
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role, app_to_dict

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from airflow.sdk._shared.secrets_masker import _secrets_masker, reset_secrets_masker
 from airflow.sdk.execution_time.comms import DeferTask
-from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -43,6 +42,7 @@ from tests.airflow.support import (
     sh,
 )
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
+from tests.airflow.versions import deserialize
 from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 

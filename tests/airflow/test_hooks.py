@@ -9,9 +9,9 @@ import re
 import sys
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact
 
+from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch.hooks.aws_batch import AwsBatchLaunchHook
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook

@@ -7,12 +7,11 @@ import time
 from collections import Counter
 
 import pytest
-from airflow.sdk import conf
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import SetRenderedFields
-from airflow.sdk.serde import deserialize
 
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.links.launch import (
     JobDefinitionLink,
     LauncherLink,
@@ -29,6 +28,7 @@ from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.guarantees import in_modes
 from tests.airflow.guarantees import launch as place_task
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, run_trigger, sh
+from tests.airflow.versions import deserialize
 from tests.engines.aws_batch.names import REGION
 
 UI, REQUEST = SchedulerLink().xcom_key, RequestLink().xcom_key

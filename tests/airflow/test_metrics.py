@@ -9,8 +9,8 @@ import uuid
 from typing import Any
 
 import pytest
-from airflow.sdk.observability.stats import Stats
 
+from airflow_provider_launch._airflow import Stats
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch.specs.owner import TaskKey
 from airflow_provider_launch.specs.states import AppState

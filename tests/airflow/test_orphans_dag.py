@@ -27,7 +27,7 @@ def test_a_cancel_that_fails_leaves_none_of_the_others(monkeypatch: pytest.Monke
     orphans = [f"local://c/{name}" for name in "abc"]
     hook = SimpleNamespace(orphans=lambda: orphans, runner=SimpleNamespace(cancel=cancel), close=lambda: None)
     monkeypatch.setattr(LaunchHook, "for_connection", lambda _conn_id: hook)
-    monkeypatch.setattr("airflow.sdk.observability.stats.Stats.incr", lambda name, **how: counted.append((name, how)))
+    monkeypatch.setattr("airflow_provider_launch._airflow.Stats.incr", lambda name, **how: counted.append((name, how)))
     work = runpy.run_path(str(DAG))["cancel_orphans"].function
 
     with pytest.raises(RuntimeError, match="local://c/b could not be cancelled: its node is away"):

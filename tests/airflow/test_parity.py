@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.comms import DeferTask
-from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, AppState
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, FakeExecutionApi, Ran, run_task, run_to_end, run_trigger, sh
 from tests.airflow.support import launch as launch_task
+from tests.airflow.versions import deserialize
 from tests.support.fake_scheduler import FakeEngine
 
 TWO_STREAMS = "echo out; echo err >&2; sleep 0.6"

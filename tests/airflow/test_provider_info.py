@@ -19,6 +19,7 @@ from airflow_provider_launch.pipelines.step_operator import StepOperator
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.sensors.launch import AppStatusSensor
+from tests.airflow.versions import HAS_CONN_FIELDS
 
 INFO = get_provider_info()
 TYPES = {item["connection-type"]: item for item in INFO["connection-types"]}
@@ -194,3 +195,35 @@ def test_a_root_that_depends_on_the_current_directory_is_refused() -> None:
         LocalConnection(root="relative/dir")
 
     assert LocalConnection(root="~/apps").root == "~/apps"
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
+def test_the_form_of_airflow_3_1_hides_the_same_fields(conn_type) -> None:
+    """That version asks the hook's own class, and knows no `conn-fields`."""
+    hook = load(TYPES[conn_type]["hook-class-name"])
+    behaviour = hook.__dict__["get_ui_field_behaviour"].__get__(None, hook)()
+
+    assert sorted(behaviour["hidden_fields"]) == sorted(TYPES[conn_type]["ui-field-behaviour"]["hidden-fields"])
+
+
+SHOW_FORMS = """
+import json
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+print("FORMS " + json.dumps([each.model_dump() for each in HookMetaService.hook_meta_data()]))
+"""
+
+
+def test_airflow_shows_the_forms() -> None:
+    """In another process, because Airflow replaces modules for it."""
+    done = subprocess.run([sys.executable, "-c", SHOW_FORMS], capture_output=True, text=True, check=True, timeout=250)
+    (found,) = (line for line in done.stdout.splitlines() if line.startswith("FORMS "))
+    forms = {form["connection_type"]: form for form in json.loads(found.removeprefix("FORMS "))}
+
+    assert set(TYPES) <= set(forms)
+    for conn_type in TYPES:
+        standard = forms[conn_type]["standard_fields"]
+        assert {name for name, field in standard.items() if field and field["hidden"]} == {
+            "host", "url_schema", "login", "password", "port"
+        }  # fmt: skip
+        if HAS_CONN_FIELDS:
+            assert set(forms[conn_type]["extra_fields"]) == set(TYPES[conn_type]["conn-fields"])

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import pytest
 from airflow.sdk import task_group
-from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_launch._airflow import AirflowTaskTimeout
 from airflow_provider_launch._task.progress import pack, unpack
 from airflow_provider_launch.follow import state_tracker
 from airflow_provider_launch.links.launch import SchedulerLink

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.comms import DeferTask
-from airflow.sdk.serde import deserialize, serialize
 
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import FakeExecutionApi, launch, logged, rendered, run_task, run_to_end, run_trigger, sh
+from tests.airflow.versions import deserialize, serialize
 
 NUMBERS = "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done"
 

@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from airflow.sdk.serde import serialize
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.follow import state_tracker
@@ -14,6 +13,7 @@ from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppE
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
 from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
+from tests.airflow.versions import serialize
 from tests.support.apps import until
 from tests.support.fake_scheduler import FakeScheduler
 

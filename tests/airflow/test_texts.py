@@ -7,8 +7,8 @@ import re
 import traceback
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.airflow.versions import HAS_STORE
 from tests.live.dags import POOLS
 from tests.support.apps import until
 
@@ -36,6 +37,16 @@ _PARTS = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer"],
 }
+_CELERY_WORKER = [
+    "celery",
+    "worker",
+    "--queues",
+    "default",
+    "--concurrency",
+    "8",
+    "--without-mingle",
+    "--without-gossip",
+]
 
 
 class Airflow:
@@ -47,6 +58,8 @@ class Airflow:
         database: URL of an empty one. Without: SQLite in the home.
         settings: more variables of the environment.
         has_faults: the triggerer gets wrong answers within `faults`.
+        broker: URL of a Redis. With it tasks run in a Celery worker, the part `worker`, else in the scheduler.
+        more_dags: more files for the folder of DAGs.
     """
 
     def __init__(
@@ -57,8 +70,11 @@ class Airflow:
         database: str = "",
         settings: Mapping[str, str] | None = None,
         has_faults: bool = False,
+        broker: str = "",
+        more_dags: Sequence[Path] = (),
     ) -> None:
         self.home = home
+        self._more_dags = more_dags
         self._of_triggerers = (
             # One that repeats its own questions for minutes follows no app meanwhile.
             {"PYTHONPATH": str(FAULTS), "LAUNCH_TEST_FAULTS": str(home), "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "1"}
@@ -70,6 +86,8 @@ class Airflow:
         self._commands = dict(_PARTS)
         for part, port in (("api-core", core), ("api-execution", execution)):
             self._commands[part] = [*_PARTS[part], str(port), "--host", "127.0.0.1", "--workers", "1"]
+        if broker:
+            self._commands["worker"] = _CELERY_WORKER
         self._sessions: dict[str, subprocess.Popen[bytes]] = {}
         self._alone = threading.Lock()
         self._api = httpx.Client(base_url=f"{self.url}/api/v2", timeout=60, limits=httpx.Limits(max_connections=64))
@@ -90,6 +108,8 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{home / 'airflow.db'}?timeout=15",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
+            # Some versions drop the DAGs of a file that is not read again.
+            "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "7200",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
@@ -102,7 +122,10 @@ class Airflow:
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "6",
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "LAUNCH_HOME": str(home / "launch"),
+            # Before Airflow 3.3 a retry waits so long for an app that a kill may be ending.
+            **({} if HAS_STORE else {"AIRFLOW__LAUNCH__REPLACE_WAIT_S": "15"}),
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
+            **(_celery(broker, database) if broker else {}),
             **(settings or {}),
         }
 
@@ -115,8 +138,10 @@ class Airflow:
         shutil.copytree(PIPELINES, self.home / "dags" / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
         maintenance = MAINTENANCE.read_text().replace('"launch_local_default"', '"local"')
         (self.home / "dags" / MAINTENANCE.name).write_text(maintenance)
+        for path in self._more_dags:
+            shutil.copy(path, self.home / "dags" / path.name)
         self._command("db", "migrate")
-        for part in _PARTS:
+        for part in self._commands:
             self.start(part)
         until(self._is_ready, _READY_S, 0.25)
         for name, slots in POOLS.items():
@@ -186,7 +211,7 @@ class Airflow:
     def stop(self, part: str, how: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> None:
         """Send the signal to one of the parts, and wait until nothing of it is left.
 
-        A worker belongs to the scheduler; its apps have sessions of their own.
+        Without Celery a worker belongs to the scheduler; its apps have sessions of their own.
         """
         process = self._sessions.pop(part)
         if how != signal.SIGKILL:
@@ -264,6 +289,17 @@ class Airflow:
     def log_files(self, dag_id: str, run_id: str) -> list[Path]:
         """Return the files with the task logs of a run: of workers, and of triggers."""
         return sorted(self.home.glob(f"logs/dag_id={dag_id}/run_id={run_id}/**/*.log"))
+
+
+def _celery(broker: str, database: str) -> dict[str, str]:
+    """Return the settings with which tasks run in a Celery worker."""
+    return {
+        "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+        "AIRFLOW__CELERY__BROKER_URL": broker,
+        "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{database}",
+        # It would start one process for each core of the host.
+        "AIRFLOW__CELERY__SYNC_PARALLELISM": "1",
+    }
 
 
 def _of_session(session: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -15,10 +16,13 @@ from tests.conftest import ENGINES
 from tests.live.airflow import Airflow
 from tests.live.engines import DockerApps, EngineApps, LocalApps
 from tests.live.postgres import Postgres, airflow_on_postgres
+from tests.live.redis import redis_broker
 from tests.live.runs import Run
 from tests.support.repeats import often
 
 HERE = Path(__file__).parent
+_EXAMPLES = HERE.parents[1] / "example_dags"
+DEMO = [_EXAMPLES / name for name in ("launch_local_demo.py", "launch_wordcount.py", "launch_wordcount.md")]
 _AT_ONCE = 12
 # For one test; a thousand tasks take a quarter of an hour to launch.
 _TIMEOUT_S = often(1800, 6000)
@@ -90,6 +94,18 @@ def on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("on-postgres")
     with airflow_on_postgres(home, has_faults=True, **WATCHED) as (airflow, postgres, apps):
         yield Live(airflow, {"local": apps}, postgres)
+
+
+@pytest.fixture(scope="session")
+def on_celery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Another Airflow, on Postgres, whose tasks run in a Celery worker with a Redis."""
+    if importlib.util.find_spec("airflow.providers.celery") is None:
+        pytest.skip("the celery provider is not installed; make celery does it")
+    home = tmp_path_factory.mktemp("on-celery")
+    with redis_broker() as broker:
+        started = airflow_on_postgres(home, broker=broker, more_dags=DEMO)
+        with started as (airflow, postgres, apps):
+            yield Live(airflow, {"local": apps}, postgres)
 
 
 def pytest_configure(config: pytest.Config) -> None:

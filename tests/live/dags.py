@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import httpx
-from airflow.sdk import DAG, conf, get_current_context, task
+from airflow.sdk import DAG, get_current_context, task
 
+from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -95,7 +95,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def airflow_on_postgres(
-    home: Path, *, has_faults: bool = False, **settings: str
+    home: Path, *, has_faults: bool = False, broker: str = "", more_dags: Sequence[Path] = (), **settings: str
 ) -> Iterator[tuple[Airflow, Postgres, LocalApps]]:
     """Start an Airflow with a Postgres of its own, and local apps; skips the test where Postgres cannot run."""
     if os.geteuid() != 0:
@@ -106,7 +106,15 @@ def airflow_on_postgres(
     folder = Path(f"/var/tmp/launch-postgres-{os.getpid()}-{port}")
     postgres = Postgres(folder, port)
     apps = LocalApps(home / "root")
-    airflow = Airflow(home, {"local": apps.connection}, database=postgres.url, settings=settings, has_faults=has_faults)
+    airflow = Airflow(
+        home,
+        {"local": apps.connection},
+        database=postgres.url,
+        settings=settings,
+        has_faults=has_faults,
+        broker=broker,
+        more_dags=more_dags,
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(postgres.end)

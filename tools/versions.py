@@ -1,0 +1,168 @@
+"""Runs the tests on the versions of `versions.yaml`, each in an environment of its own: `make versions`.
+
+Arguments: versions of Airflow, such as 3.1; none: all that are supported and older than the newest. `--few` runs only
+the tests that may differ, `--python 3.13` uses another Python than the oldest one, `--pythons` runs the newest Airflow
+on each Python. Each version also imports every module, and runs the demo.
+
+`--bounds` runs the tests of each extra twice: with the lowest versions that pyproject.toml allows, also of Airflow, on
+the oldest Python, and with the newest ones on the newest Python. Names of extras select some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+BUILD = CHECKOUT / ".build" / "versions"
+_IMPORT_ALL = """
+import importlib, pkgutil
+import airflow_provider_launch as package
+names = [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+# Examples need a DAG folder, and programs start when they are imported.
+left_out = (".example_dags", ".apps", ".__main__")
+names = [name for name in names if not any(part in name for part in left_out)]
+for name in names:
+    importlib.import_module(name)
+print(f"{len(names)} modules can be imported")
+"""
+
+
+def matrix() -> dict[str, Any]:
+    """Return the content of `versions.yaml`."""
+    found: dict[str, Any] = yaml.safe_load((CHECKOUT / "tools" / "versions.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def environment(name: str, python: str, row: dict[str, Any], *needs: str) -> Path:
+    """Make an environment, unless it is there, and return its Python.
+
+    Args:
+        name: of its folder.
+        python: minor version.
+        row: the version of Airflow, whose date limits all packages.
+        needs: arguments of `uv pip install`.
+    """
+    home = BUILD / name
+    arguments = [*needs, "--group", "versions"]
+    if "before" in row:
+        arguments += ["--exclude-newer", f"{row['before']}T00:00:00Z"]
+    described = "\n".join([*arguments, (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")])
+    done = home / f"ready-{zlib.crc32(described.encode())}"
+    program = home / "bin" / "python"
+    if done.exists():
+        return program
+    uv = shutil.which("uv") or str(CHECKOUT / ".build" / "venv" / "bin" / "uv")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", _interpreter(python), str(home)], check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", str(program)]
+    subprocess.run([*install, *arguments], cwd=CHECKOUT, check=True)
+    done.touch()
+    return program
+
+
+def _interpreter(python: str) -> str:
+    # Those of pyenv have shims that answer for versions that are not selected.
+    own = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    return next((str(found / "bin" / "python") for found in sorted(own.glob(f"{python}.*"))), python)
+
+
+def commands(program: Path, tests: list[str]) -> list[list[str]]:
+    """Return what is run on one version: imports, the demo, and the tests, if there are any."""
+    python = str(program)
+    pytest = [_pytest(program, tests)] if tests else []
+    return [
+        [python, "-W", "ignore", "-c", _IMPORT_ALL],
+        [python, "-m", "airflow", "db", "migrate"],
+        [python, "-m", "airflow", "dags", "test", "launch_local_demo"],
+        *pytest,
+    ]
+
+
+def _pytest(program: Path, tests: list[str]) -> list[str]:
+    # Warnings of older versions about each other are not ours to fix.
+    return [str(program), "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]
+
+
+def run_version(row: dict[str, Any], python: str, tests: list[str]) -> int:
+    """Run the tests on one version of Airflow; return the exit status of the first command that fails, or 0."""
+    name = f"{row['version']}-{python}"
+    program = environment(name, python, row, f"apache-airflow=={row['patch']}", "--editable", f"{CHECKOUT}[docker]")
+    return _run(name, f"Airflow {row['patch']}, Python {python}", commands(program, tests))
+
+
+def run_bounds(extra: str, tests: list[str], oldest: dict[str, Any], newest: dict[str, Any]) -> int:
+    """Run the tests of an extra with its lowest and its newest versions; return an exit status like `run_version`."""
+    statuses = []
+    for row, python, resolution in (
+        (oldest, oldest["pythons"][0], "lowest-direct"),
+        (newest, newest["pythons"][-1], "highest"),
+    ):
+        name = f"{extra}-{resolution}"
+        needs = ["--editable", f"{CHECKOUT}[{extra}]", "--resolution", resolution]
+        program = environment(name, python, row, *needs)
+        statuses.append(_run(name, f"extra {extra}, {resolution}, Python {python}", [_pytest(program, tests)]))
+    return max(statuses)
+
+
+def _run(name: str, title: str, programs: list[list[str]]) -> int:
+    """Run commands with an Airflow of their own; return the exit status of the first one that fails, or 0."""
+    print(f"=== {title}", flush=True)
+    home = BUILD / f"home-{name}"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    bundle = {"path": str(CHECKOUT / "example_dags")}
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")} | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+            [{"name": "examples", "classpath": local, "kwargs": bundle}]
+        ),
+        "AIRFLOW__CORE__DAGS_FOLDER": bundle["path"],
+        "LAUNCH_HOME": str(home / "launch"),
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    for command in programs:
+        if status := subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode:
+            print(f"failed with status {status}: {' '.join(command[1:])}", file=sys.stderr)
+            return status
+    return 0
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    found = matrix()
+    rows = {row["version"]: row for row in found["airflow"] if "patch" in row}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"versions of Airflow: {', '.join(rows)}; with --bounds, extras")
+    parser.add_argument("--few", action="store_true", help="only the tests that may differ between versions")
+    parser.add_argument("--python", help="minor version of Python")
+    parser.add_argument("--pythons", action="store_true", help="imports and demo of the newest Airflow on each Python")
+    parser.add_argument("--bounds", action="store_true", help="tests of each extra with lowest and newest versions")
+    given = parser.parse_args()
+    known = found["extras"] if given.bounds else rows
+    if unknown := {*given.names} - {*known}:
+        parser.error(f"there are {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    newest, *older = rows.values()
+    if given.pythons:
+        return max(run_version(newest, python, []) for python in newest["pythons"])
+    if given.bounds:
+        return max(run_bounds(each, known[each], older[-1], newest) for each in given.names or known)
+    statuses = [
+        run_version(row, given.python or row["pythons"][0], found["few" if given.few else "most"])
+        for row in ([rows[name] for name in given.names] or older)
+    ]
+    return max(statuses, default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
