@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
+from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
@@ -178,7 +178,7 @@ def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
     if step.command_type == "notebook":
         arguments = ["notebook", step.command, step.notebook_output_path, step.output_cell_tag]
     arguments += names or []
-    if place.backend is not None and place.backend.name == "local":
+    if place.type == LOCAL:
         return settings.python or sys.executable, [str(_program_path()), *arguments]
     # A cluster that shares files with the workers has Python at the same path.
     python = "python3" if place.backend is not None and place.backend.in_containers else sys.executable

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.apps import Inputs, build_app
-from airflow_provider_launch.pipelines.executors import Placement, placement
+from airflow_provider_launch.pipelines.executors import LOCAL, Placement, placement
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, object_names, reference
@@ -129,7 +129,7 @@ def _stored_objects(model: PipelineModel, folder: Path) -> dict[str, Any]:
 def _runner(place: Placement) -> Iterator[tuple[Runner, dict[str, Any]]]:
     """Yield a runner, and the options of the connection."""
     assert place.backend is not None
-    if place.backend.name == "local" and not place.settings.conn_id:
+    if place.type == LOCAL and not place.settings.conn_id:
         # Without a connection Airflow is not needed.
         with Runner("run_step") as runner:
             yield runner, {}

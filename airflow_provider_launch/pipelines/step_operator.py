@@ -209,7 +209,7 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         backend = self.place.backend
-        if backend is None or self.launch_conn_id == backend.conn_id:
+        if backend is None or self.launch_conn_id == backend.default_conn_id:
             return
         found = LaunchHook.for_connection(self.launch_conn_id).options.backend
         if found != backend.name:
