@@ -17,7 +17,7 @@ from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings,
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
-from airflow_provider_launch.pipelines.shell import given_lines, shell_script
+from airflow_provider_launch.pipelines.shell import shell_arguments
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -148,6 +148,8 @@ def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep
     return next((folder for folder in inside if _is_ours(folder) and _has_code(folder, step)), model.folder)
 
 
+# Only a local process surely has Python; it is started only for a result that is too large as it is.
+_PACK = '[ "$(wc -c <"$LAUNCH_RESULT_PATH")" -le 2048 ] || {}'
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
 
 
@@ -173,7 +175,8 @@ def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
     settings = place.settings
     names = None if step.returns is None else [item.name for item in step.returns]
     if step.command_type == "shell":
-        return settings.shell, [*shlex.split(settings.shell_options), "-c", shell_script(step.command, names)]
+        pack = _PACK.format(shlex.join([sys.executable, str(_program_path()), "pack"])) if place.type == LOCAL else ":"
+        return settings.shell, [*shlex.split(settings.shell_options), *shell_arguments(step.command, names, pack)]
     arguments = ["function", step.command]
     if step.command_type == "notebook":
         arguments = ["notebook", step.command, step.notebook_output_path, step.output_cell_tag]
@@ -207,7 +210,6 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         undeclared, taken = prefixed_only(model, step, parameters)
         hidden = {*undeclared, *taken}
         found |= {name: text for name, text in small.items() if name not in hidden}
-        found |= _in_parts("LAUNCH_GIVEN", given_lines(small))
     found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
     if step.command_type == "notebook":
         found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))

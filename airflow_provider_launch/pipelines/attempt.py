@@ -220,11 +220,11 @@ class Attempt:
         blank = {"type": "plugin", "identifier": "", "dependable": False, "message": ""}
         self.record.code = [*self.record.code, *({**blank, **one} for one in identities or ())]
 
-    def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
-        """Close the record after a success."""
+    def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any], tracked: Mapping[str, Any]) -> None:
+        """Close the record after a success; `tracked` are metrics besides those that are returned."""
         metrics = {item.name for item in self._op.step.returns or () if item.kind == "metric"}
         self.record.returned = _masked(returned)
-        self.record.metrics = {name: returned[name] for name in returned if name in metrics}
+        self.record.metrics = {**tracked, **{name: returned[name] for name in returned if name in metrics}}
         self.record.handle = value["handle"]
         self.record.exit_codes = value["roles"]
         self._end(value["state"])

@@ -27,6 +27,7 @@ from airflow_provider_launch.pipelines.model import (
     TaskStep,
 )
 from airflow_provider_launch.pipelines.objects import FOLDER
+from airflow_provider_launch.pipelines.parameters import REDUCERS, is_name
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
 COMMAND_TYPES = ("python", "shell", "notebook", "app")
@@ -36,7 +37,6 @@ _GONE_COMMANDS = {
     "python-lambda": "write a function in a module",
     "python-function": "write python",
     "container": "write shell, and name the image in the executor's config",
-    "async-python": "write python",
 }
 _GONE_STEPS = {"loop": "unroll it, or let one task loop"}
 # Airflow does this work; the sections are accepted so that existing files can be read.
@@ -231,6 +231,7 @@ class _Reader:
 
     def _task(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
         kind = fields.text("command_type") or "python"
+        kind = "python" if kind == "async-python" else kind
         if kind not in COMMAND_TYPES:
             cure = _GONE_COMMANDS.get(kind) or closest(kind, COMMAND_TYPES)
             fields.wrong("command_type", f"{kind!r} is not a valid command_type; {cure}")
@@ -311,8 +312,6 @@ class _Reader:
         )
 
     def _check_reducer(self, fields: Fields, reducer: Any) -> None:
-        from airflow_provider_launch.pipelines.parameters import REDUCERS
-
         for one in reducer.values() if isinstance(reducer, Mapping) else [reducer]:
             if not isinstance(one, str) or (one not in REDUCERS and not re.fullmatch(r"\w+(\.\w+)+", one)):
                 fields.wrong(
@@ -375,6 +374,8 @@ class _Reader:
                 fields.wrong("returns", f"{name!r} is an object, which only a function or a notebook can return")
             if kind == "object" and not (name.isidentifier() and name.isascii()):
                 fields.wrong("returns", f"{name!r} is an object, whose name must be a Python name")
+            if command_type == "shell" and not is_name(name):
+                fields.wrong("returns", f"{name!r} is not a valid name of a variable, which a shell command returns")
             if name in found:
                 fields.wrong("returns", f"{name!r} is returned twice")
             found[name] = Return(name, kind)
@@ -391,7 +392,7 @@ class _Reader:
             fields.wrong("secrets", "must be a list of names, or a mapping of variable to name")
             return {}
         for name in pairs:
-            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            if not is_name(name):
                 fields.wrong("secrets", f"{name!r} is not a valid name of an environment variable; write a mapping")
         return pairs
 

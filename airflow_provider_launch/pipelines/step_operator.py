@@ -251,7 +251,7 @@ class StepOperator(LaunchAppOperator):
 
     def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.pipelines.parameters import returned_values
+        from airflow_provider_launch.pipelines.parameters import returned_values, tracked, unpacked
 
         self._attempt = attempt
         try:
@@ -266,13 +266,14 @@ class StepOperator(LaunchAppOperator):
             known, _ = known_parameters(context, self.sources, self.scope)
             names = None if self.step.returns is None else [item.name for item in self.step.returns]
             with final_errors():
-                returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
+                document = unpacked(value["result"], self.step.name)
+                returned = returned_values(document, names, given=known.values, step=self.step.name)
             attempt.store_files()
-            self._keep_references(returned, value["result"], context["ti"].map_index)
+            self._keep_references(returned, document, context["ti"].map_index)
             if returned:
                 self.log.info("returned %s", ", ".join(returned))
             known.set(returned, self.order)
             index = context["ti"].map_index if self.scope.group else None
             context["ti"].xcom_push(PARAMETERS_KEY, known.to_json(returned, index))
-        attempt.succeed(value, returned)
+        attempt.succeed(value, returned, tracked(document, self.step.name))
         return value

@@ -64,7 +64,7 @@ def test_a_deferred_task_stores_the_files_of_its_folder_and_removes_it(task):
     (folder / "model.py").write_text("one")
     attempt = task.resume()
     attempt.store_files()
-    attempt.succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {})
+    attempt.succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {}, {})
 
     assert [path.read_text() for path in task.catalog.rglob("*.py")] == ["one"]
     assert not folder.exists()
@@ -131,7 +131,7 @@ def test_the_folder_of_an_app_that_runs_on_is_used_again(task):
 def test_a_record_with_wrong_types_ends_no_task(task, change):
     task.start().prepare_files()
     task.store[KEY] = ["a", task.store[KEY][-1] | change]
-    task.resume().succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {})
+    task.resume().succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {}, {})
 
     assert task.store[KEY][-1]["state"] == "SUCCEEDED"
 
