@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
-from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
+from airflow_provider_launch.pipelines.objects import file_of, is_reference, notebook_copy, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
 from airflow_provider_launch.pipelines.shell import shell_arguments
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
@@ -70,7 +70,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
         return _given_app(step, environment, inputs, code_folder(model, settings, step)), dict(place.options)
-    program, args = _program(step, place)
+    program, args = _program(step, place, inputs)
     folder = code_folder(model, settings, step)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
@@ -171,7 +171,7 @@ def _app_name(step: TaskStep) -> str:
     return "-".join(part for part in text.split("-") if part) or "task"
 
 
-def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
+def _program(step: TaskStep, place: Placement, inputs: Inputs) -> tuple[str, list[str]]:
     settings = place.settings
     names = None if step.returns is None else [item.name for item in step.returns]
     if step.command_type == "shell":
@@ -179,7 +179,9 @@ def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
         return settings.shell, [*shlex.split(settings.shell_options), *shell_arguments(step.command, names, pack)]
     arguments = ["function", step.command]
     if step.command_type == "notebook":
-        arguments = ["notebook", step.command, step.notebook_output_path, step.output_cell_tag]
+        folder = _folder_in_app(place, inputs)
+        copy = f"{folder}/{notebook_copy(step)}" if folder else step.notebook_output_path
+        arguments = ["notebook", step.command, copy, step.output_cell_tag]
     arguments += names or []
     if place.type == LOCAL:
         return settings.python or sys.executable, [str(_program_path()), *arguments]

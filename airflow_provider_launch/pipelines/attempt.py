@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_launch.operators._record import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog, copy_project
 from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
@@ -28,7 +28,7 @@ from airflow_provider_launch.pipelines.identities import (
     with_digests,
 )
 from airflow_provider_launch.pipelines.ids import folder_of
-from airflow_provider_launch.pipelines.objects import file_of, object_names
+from airflow_provider_launch.pipelines.objects import file_of, notebook_copy, object_names
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
@@ -88,7 +88,8 @@ class Attempt:
             objects: files of the objects that the task may read.
         """
         step = self._op.step
-        if not step.catalog and not objects and not object_names(step):
+        keeps_notebook = bool(notebook_copy(step)) and self._place.sees_files
+        if not step.catalog and not objects and not object_names(step) and not keeps_notebook:
             return None
         again = self._folder_in_use()
         if again is not None:
@@ -105,9 +106,17 @@ class Attempt:
             folder.chmod(0o777)
         self.record.data_dir = str(folder)
         self.save()
+        self._copy_project(folder)
         self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
+
+    def _copy_project(self, folder: Path) -> None:
+        """Copy the files of the project that the pipeline names."""
+        model, step = self._op.model, self._op.step
+        if step.catalog and (patterns := step.catalog.project or model.project):
+            count = copy_project(code_folder(model, self._place.settings, step), patterns, folder)
+            self._op.log.info("copied %d files of the project", count)
 
     def store_files(self) -> None:
         """Store the output files of a task that succeeded."""
@@ -120,7 +129,8 @@ class Attempt:
     def _put(self, *, is_strict: bool) -> None:
         step = self._op.step
         objects = [file_of(self._ti.task_id, name) for name in object_names(step)]
-        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=objects)
+        made = [name for name in (*objects, notebook_copy(step)) if name]
+        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=made)
         self._items += items
         for item in items:
             self._op.log.info("stored %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
@@ -145,7 +155,7 @@ class Attempt:
         for task_id in self._op.get_flat_relative_ids(upstream=True):
             task = tasks[task_id]
             step = getattr(task, "step", None)
-            if step is None or not (step.catalog or object_names(step)):
+            if step is None or not (step.catalog or object_names(step) or notebook_copy(step)):
                 continue
             fan_out = task.scope.fan_out
             count = cache(partial(self._element_count, fan_out))

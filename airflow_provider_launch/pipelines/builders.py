@@ -266,6 +266,30 @@ class Pipeline:
         file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
         self.folder = Path(file).resolve().parent if file else Path.cwd()
 
+    @classmethod
+    def from_runnable(cls, source: Any, name: str = "", **kwargs: Any) -> Pipeline:
+        """Return the pipeline that was made with the SDK of runnable; a job becomes a pipeline of one task.
+
+        Args:
+            source: a `runnable.Pipeline`, `AsyncPipeline`, `PythonJob`, `NotebookJob` or `ShellJob`.
+            name: of the DAG. Default: its own name.
+            kwargs: arguments of `Pipeline`, such as `executor` and `parameters`.
+
+        Raises:
+            PipelineError: with all steps that have no counterpart, such as loops.
+        """
+        from airflow_provider_launch.pipelines import from_runnable
+
+        name = name or getattr(source, "name", "")
+        if not name:
+            raise PipelineError([Problem("the pipeline has no name; pass one: from_runnable(pipeline, 'my_dag')")])
+        kwargs.setdefault("description", getattr(source, "description", ""))
+        pipeline = cls(name, steps=from_runnable.steps_of(source), **kwargs)
+        # Functions and notebooks of runnable are found from the folder where its script is.
+        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
+        pipeline.folder = Path(file).resolve().parent if file else Path.cwd()
+        return pipeline
+
     def document(self) -> dict[str, Any]:
         """Return the pipeline as it would be written in a file."""
         found: dict[str, Any] = {"name": self.name, "dag": self.graph()}

@@ -98,6 +98,11 @@ class Placement:
     """Placeholders whose values are in the connection; their settings are missing until the task runs."""
 
     @property
+    def sees_files(self) -> bool:
+        """True if a task can see a folder of the worker."""
+        return self.backend is None or self.backend.shares_files or bool(self.settings.data_dir)
+
+    @property
     def conn_id(self) -> str:
         """The connection id."""
         return self.settings.conn_id or (self.backend.default_conn_id if self.backend else "")

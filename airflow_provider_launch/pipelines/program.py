@@ -64,7 +64,8 @@ def get_parameter(key=None, cast_as=None):
         parts.append(os.environ["LAUNCH_PARAMETERS_%d" % (len(parts) - 1)])
     found = json.loads("".join(parts) or "{}")
     for prefix in _PREFIXES:
-        found.update({name[len(prefix) :]: _value(text) for name, text in os.environ.items() if name.startswith(prefix)})
+        names = [name for name in os.environ if name.startswith(prefix)]
+        found.update({name[len(prefix) :]: _value(os.environ[name]) for name in names})
     if key is not None and key not in found:
         raise Exception("Parameter %s is not set before" % key)
     value = found if key is None else found[key]
@@ -125,7 +126,7 @@ def main(arguments: list[str]) -> None:
             sys.path.insert(0, folder)
     parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or joined("LAUNCH_PARAMETERS") or "{}")
     if arguments[0] == "function":
-        exec(PROVIDE, {})
+        exec(PROVIDE, {})  # noqa: S102 - our own text, which notebooks run, too
         values = call_function(arguments[1], parameters, arguments[2:])
     else:
         path, output_path, tag = arguments[1:4]
@@ -311,10 +312,8 @@ def plain(value: typing.Any, name: str = "") -> typing.Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     # NumPy arrays, numbers and similar.
-    for method in ("tolist", "item"):
-        if callable(getattr(value, method, None)):
-            return getattr(value, method)()
-    return value
+    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
+    return convert() if callable(convert) else value
 
 
 def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
@@ -444,6 +443,7 @@ def run_notebook(
     finally:
         del cells[0]
         if output_path:
+            os.makedirs(os.path.dirname(output_path) or ".", exist_ok=True)
             write: typing.Any = nbformat.write
             write(notebook, output_path)
     with open(target) as file:

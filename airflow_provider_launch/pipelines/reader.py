@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -89,7 +89,8 @@ def _read(
     if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
-    executor, catalog = ExecutorSection(), ("", "")
+    executor = ExecutorSection()
+    catalog: tuple[str, str, tuple[str, ...]] = ("", "", ())
     parameters: dict[str, Any] = {}
     for section in sections:
         if not isinstance(section.data, Mapping):
@@ -121,6 +122,7 @@ def _read(
         parameters={**reader.parameters, **parameters},
         catalog=catalog[0],
         catalog_conn_id=catalog[1],
+        project=catalog[2],
         file=document.file,
     )
 
@@ -144,9 +146,9 @@ def _executor(document: Document, path: KeyPath, problems: list[Problem], step: 
     return ExecutorSection(kind or "local", config, document.place(path, step))
 
 
-def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str, str]:
+def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(document.data["catalog"], str):
-        return document.data["catalog"], ""
+        return document.data["catalog"], "", ()
     fields = Fields(document, ("catalog",), problems)
     kind = fields.text("type") or "file-system"
     if kind not in ("file-system", "do-nothing", "object-storage"):
@@ -155,10 +157,12 @@ def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str,
     location = config.text("location", "catalog_location", "path")
     conn_id = config.text("conn_id")
     config.text("compute_data_folder")
+    project = config.texts("project")
+    _check_patterns(config, "project", project)
     if config is not fields:
         config.refuse_others("a catalog's config")
     fields.refuse_others("a catalog")
-    return location, conn_id
+    return location, conn_id, project
 
 
 class _Reader:
@@ -400,15 +404,13 @@ class _Reader:
         if not fields.mapping("catalog"):
             return Catalog()
         part = Fields(self._document, (*path, "catalog"), self._problems, shown)
-        catalog = Catalog(part.texts("get"), part.texts("put"))
+        catalog = Catalog(part.texts("get"), part.texts("put"), part.texts("project"))
         part.any("store_copy")
         if part.text("compute_data_folder") not in ("", "."):
             part.wrong("compute_data_folder", "must be the task's folder; put the folder's name into the patterns")
         part.refuse_others("a catalog")
-        for key, patterns in (("get", catalog.get), ("put", catalog.put)):
-            for pattern in patterns:
-                if reason := _outside(pattern):
-                    part.wrong(key, f"{pattern!r} {reason}; patterns stay inside the task's folder")
+        for key, patterns in (("get", catalog.get), ("put", catalog.put), ("project", catalog.project)):
+            _check_patterns(part, key, patterns)
         return catalog
 
     def _inside(self, fields: Fields, key: str) -> str:
@@ -449,6 +451,12 @@ def _parameters(document: Document, path: KeyPath, problems: list[Problem]) -> d
         if what := _unstorable(value):
             fields.wrong(name, f"is or contains {what}, which Airflow cannot store as a parameter; quote it")
     return {str(name): value for name, value in fields.data.items()}
+
+
+def _check_patterns(fields: Fields, key: str, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        if reason := _outside(pattern):
+            fields.wrong(key, f"{pattern!r} {reason}; patterns stay inside the task's folder")
 
 
 def _outside(pattern: str) -> str:

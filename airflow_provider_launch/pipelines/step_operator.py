@@ -190,8 +190,7 @@ class StepOperator(LaunchAppOperator):
     ) -> Objects:
         from airflow_provider_launch.pipelines.objects import Objects, readable
 
-        sees_files = place.backend is None or place.backend.shares_files or bool(place.settings.data_dir)
-        if step.command_type not in ("python", "notebook") or not sees_files:
+        if step.command_type not in ("python", "notebook") or not place.sees_files:
             return Objects(values)
         return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
 
