@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ HASHED_UP_TO = 1024 * _CHUNK
 """Bytes of a file that are hashed. The hash of a larger file covers its first bytes and its size."""
 
 _MOST_FILES = 10_000
+_PROGRAM_MODE = 0o755
+"""Permissions of a file that its owner may execute; others have the default ones."""
 _MOST_OF_FREE = 0.9
 """Part of the free disk that one file of a task may take in a catalog on this host."""
 _TOO_LARGE = "a file of the task is larger than 90 % of the free disk of the catalog; store less, or free some space"
@@ -213,6 +216,8 @@ class RunCatalog:
         part = target.with_name(f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}")
         with source.open("rb") as reader, part.open("wb") as writer:
             size, digest, is_whole = _copied(reader, writer)
+        if source.protocol in _ON_THIS_HOST and Path(source.path).stat().st_mode & stat.S_IXUSR:
+            part.chmod(_PROGRAM_MODE)
         part.replace(target)
         return CatalogItem(name, "get", size, digest, is_whole)
 
@@ -224,6 +229,8 @@ class RunCatalog:
             try:
                 with left.open(name) as reader, part.open("wb") as writer:
                     size, digest, is_whole = _copied(reader, writer, _room_in(target.parent.path))
+                    if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
+                        Path(part.path).chmod(_PROGRAM_MODE)
             except BaseException:
                 with contextlib.suppress(OSError):
                     part.unlink()

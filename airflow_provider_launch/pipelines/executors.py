@@ -115,6 +115,16 @@ def task_limit(model: PipelineModel) -> int | None:
     return model.executor.config.get("parallelism")
 
 
+def patched(model: PipelineModel, step: TaskStep) -> TaskStep | None:
+    """Return what a mocked pipeline runs instead of a step; None: nothing."""
+    patches = mapping_of(model.executor.config.get("patches"))
+    if step.name not in patches:
+        return None
+    patch = mapping_of(patches[step.name])
+    command_type = patch.get("command_type", step.command_type)
+    return dataclasses.replace(step, command=patch.get("command", step.command), command_type=command_type)
+
+
 def placement(model: PipelineModel, step: TaskStep, connection: ConnectionPlaceholders | None = None) -> Placement:
     """Return the executor and the settings of a step.
 

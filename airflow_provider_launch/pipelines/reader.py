@@ -57,14 +57,16 @@ def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tup
     document, problems = load_document(path)
     if problems and not document.data:
         return None, problems
-    sections = [document]
-    if isinstance(config, Path):
-        extra, more = load_document(config)
-        problems += more
-        sections.append(extra)
-    elif config is not None:
-        sections.append(Document(dict(config), "config"))
+    sections = [document, *_config(config, problems)]
     return _read(sections, path.resolve().parent, path.stem, problems, (path.resolve(),)), problems
+
+
+def _config(config: Path | Mapping[str, Any] | None, problems: list[Problem]) -> list[Document]:
+    if isinstance(config, Path):
+        document, more = load_document(config)
+        problems += more
+        return [document]
+    return [] if config is None else [Document(dict(config), "config")]
 
 
 def read_parameters(path: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -73,10 +75,12 @@ def read_parameters(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     return ({} if problems else _parameters(document, (), problems)), problems
 
 
-def read_document(data: Mapping[str, Any], folder: Path, name: str) -> tuple[PipelineModel | None, list[Problem]]:
-    """Return the model of a document made in Python, and its problems."""
+def read_document(
+    data: Mapping[str, Any], folder: Path, name: str, config: Path | Mapping[str, Any] | None = None
+) -> tuple[PipelineModel | None, list[Problem]]:
+    """Return the model of a document made in Python, and its problems; `config` as in `read_file`."""
     problems: list[Problem] = []
-    return _read([Document(data)], folder, name, problems, ()), problems
+    return _read([Document(data), *_config(config, problems)], folder, name, problems, ()), problems
 
 
 def _read(
@@ -246,7 +250,7 @@ class _Reader:
             fields.wrong("command_type", "'app' needs either 'app' or 'component'")
         if kind != "app" and (app is not None or component):
             fields.wrong("app" if app is not None else "component", "needs 'command_type: app'")
-        if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", command):
+        if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[\w-]+)*\.[^\W\d]\w*", command):
             fields.wrong("command", f"{command!r} must be module.function, or add 'command_type: shell'")
         is_template = fields.flag("template", default=True)
         if command and is_template and (reason := _template_error(command)):

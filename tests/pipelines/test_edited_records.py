@@ -32,14 +32,14 @@ class Place:
         self.store = Store()
         self.catalog = tmp_path / "catalog"
         (tmp_path / "base").mkdir(mode=0o700)
-        model = SimpleNamespace(catalog=f"file://{self.catalog}", catalog_conn_id="", folder=tmp_path)
+        model = SimpleNamespace(catalog=f"file://{self.catalog}", catalog_conn_id="", folder=tmp_path, project=())
         self.op = SimpleNamespace(
-            step=SimpleNamespace(catalog=Catalog(get=(), put=("*.py",)), returns=None),
+            step=TaskStep("t", catalog=Catalog(put=("*.py",))),
             model=model, scope=Scope(), log=logging.getLogger(__name__), retries=0, dag=SimpleNamespace(task_dict={}),
             render_template=lambda value, _context: value, get_flat_relative_ids=lambda **_how: set(),
         )  # fmt: skip
         self.place = SimpleNamespace(
-            type="local", backend=None, settings=SimpleNamespace(data_dir=str(tmp_path / "base"))
+            type="local", backend=None, sees_files=True, settings=SimpleNamespace(data_dir=str(tmp_path / "base"))
         )
         ti = SimpleNamespace(
             try_number=1, dag_id="d", run_id="r", task_id="t", map_index=-1, max_tries=-1, xcom_push=lambda *_: None
