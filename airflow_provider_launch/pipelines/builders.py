@@ -42,6 +42,8 @@ class Step:
     Args:
         name: of the step.
         next: the step that follows, or its name.
+        terminate_with_success: True ends the pipeline after this step, as `next="success"`.
+        terminate_with_failure: True lets it fail after this step, as `next="fail"`.
         on_failure: the step that follows a failure, its name, or a list of steps, also as a pipeline. After a list the
             pipeline fails, unless the last step of the list leads elsewhere.
         fields: the fields of the step, as in a file.
@@ -55,10 +57,12 @@ class Step:
         *,
         next: Step | str | None = None,  # noqa: A002 - its name in files
         on_failure: Step | str | Sequence[Step] | Pipeline | None = None,
+        terminate_with_success: bool = False,
+        terminate_with_failure: bool = False,
         **fields: Any,
     ) -> None:
         self.name = name
-        self.next = next
+        self.next = "success" if terminate_with_success else "fail" if terminate_with_failure else next
         self.on_failure = on_failure
         self.fields = {key: value for key, value in fields.items() if value is not None}
 

@@ -141,11 +141,7 @@ class DeskRun:
         if isinstance(step, ParallelStep):
             return self._parallel(step, task_id, key, state)
         if isinstance(step, ConditionalStep):
-            branch = self._chosen(step, key, state)
-            if branch is None:
-                return False
-            name, graph = branch
-            return self._graph(graph, f"{task_id}.{name}.", f"{key}.{name}.", state)
+            return self._conditional(step, task_id, key, state)
         if isinstance(step, MapStep):
             return self._map(step, task_id, key, state)
         return True
@@ -159,15 +155,16 @@ class DeskRun:
             state.add(inside)
         return all(outcomes)
 
-    def _chosen(self, step: ConditionalStep, key: str, state: _State) -> tuple[str, Graph] | None:
+    def _conditional(self, step: ConditionalStep, task_id: str, key: str, state: _State) -> bool:
         value = state.known.values.get(step.parameter)
-        for text in (parameters.as_text(value), str(value)):
-            if text in step.branches:
-                return task_id_of(text), step.branches[text]
-        if step.default is not None:
-            return "default", step.default
-        self._fail(key, f"parameter {step.parameter!r} is {value!r}, for which there is no branch and no 'default'")
-        return None
+        case = next((text for text in (parameters.as_text(value), str(value)) if text in step.branches), None)
+        graph = step.default if case is None else step.branches[case]
+        if graph is None:
+            return self._fail(
+                key, f"parameter {step.parameter!r} is {value!r}, for which there is no branch and no 'default'"
+            )
+        name = "default" if case is None else task_id_of(case)
+        return self._graph(graph, f"{task_id}.{name}.", f"{key}.{name}.", state)
 
     def _map(self, step: MapStep, task_id: str, key: str, state: _State) -> bool:
         assert step.branch is not None

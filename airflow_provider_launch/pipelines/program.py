@@ -106,11 +106,14 @@ def __getattr__(name):
 
     return missing
 """
-PROVIDE = """import importlib.util, sys, types
+PROVIDE = (
+    """import importlib.util, sys, types
 if importlib.util.find_spec("magnus") is None:
     sys.modules["magnus"] = types.ModuleType("magnus")
     exec(%r, sys.modules["magnus"].__dict__)
-""" % MAGNUS
+"""
+    % MAGNUS
+)
 
 
 def main(arguments: list[str]) -> None:

@@ -35,6 +35,7 @@ from airflow_provider_launch.pipelines.model import (
     Step,
     SuccessStep,
     TaskStep,
+    steps_of,
 )
 from airflow_provider_launch.pipelines.parts import Part
 from airflow_provider_launch.pipelines.plugin_operator import PluginStepOperator
@@ -163,7 +164,9 @@ class Renderer:
             return self.graph(step.branch, scope, sources)
         if isinstance(step, MapStep):
             assert step.branch is not None
-            if isinstance(step.iterate_on, tuple):
+            # Airflow cannot map inside of a mapped group.
+            is_nested = bool(scope.group) or any(isinstance(one, MapStep) for one, _, _ in steps_of(step.branch))
+            if isinstance(step.iterate_on, tuple) and is_nested:
                 return unrolled(self, step, step.branch, step.iterate_on, scope, sources)
             return mapped(self, step, step.branch, scope, sources)
         if isinstance(step, ConditionalStep):

@@ -29,6 +29,10 @@ _TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir",
 """Settings that are templates, besides `env`, which Airflow shows, and the options of the scheduler."""
 
 
+_ELEMENT = "launch_element"
+"""In the context: the element of a map as text, which the UI shows instead of its number."""
+
+
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
 
@@ -65,6 +69,8 @@ class StepOperator(LaunchAppOperator):
         order: int,
         **kwargs: Any,
     ) -> None:
+        if scope.group:
+            kwargs.setdefault("map_index_template", f"{{{{ {_ELEMENT} | default(ti.map_index) }}}}")
         super().__init__(app=_built_later, launch_conn_id=place.conn_id, cfg=dict(place.options), **kwargs)
         self.model = model
         self.step = step
@@ -100,8 +106,11 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
+        from airflow_provider_launch.pipelines.parameters import as_text
 
         known, elements = known_parameters(context, self.sources, self.scope)
+        if self.scope.group:
+            context[_ELEMENT] = as_text(elements[self.scope.iterate_as])[:100]  # type: ignore[literal-required] # ours
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
         step, place = self._rendered(context)

@@ -201,5 +201,6 @@ def test_a_notebook_is_kept_with_its_outputs(write, run_pipeline, tmp_path: Path
 
     assert ran.state == ("failed" if fails else "success"), ran.states
     (found,) = (tmp_path / "kept").rglob("book_out.ipynb")
-    assert "seen" in found.read_text() and ("broken" in found.read_text()) is fails
+    assert "seen" in found.read_text()
+    assert ("broken" in found.read_text()) is fails
     assert "seen" not in (tmp_path / "book.ipynb").read_text().replace("print('seen')", "")

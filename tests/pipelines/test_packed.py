@@ -76,7 +76,9 @@ def test_a_result_that_does_not_become_shorter_stays_as_it_is() -> None:
 
 def test_a_declared_result_that_is_too_large_is_an_error_of_the_step(tmp_path: Path) -> None:
     path = Path(program.__file__)
-    Path(tmp_path, "mine.py").write_text("import os, base64\ndef f(): return base64.b85encode(os.urandom(9000)).decode()\n")
+    Path(tmp_path, "mine.py").write_text(
+        "import os, base64\ndef f(): return base64.b85encode(os.urandom(9000)).decode()\n"
+    )
     env = {"PATH": os.environ["PATH"], "LAUNCH_RESULT_PATH": str(tmp_path / "result")}
     command = [sys.executable, str(path), "function", "mine.f", "x"]
 

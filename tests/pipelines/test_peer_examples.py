@@ -246,8 +246,7 @@ def test_an_example_of_a_peer_runs_at_the_desk(example, name: str) -> None:
 REFUSED = {
     "runnable 10: a loop": ("again: {type: loop, next: success}", "unroll it, or let one task loop"),
     "runnable 07: a lambda as a reducer": (
-        'each: {type: map, iterate_on: [1], iterate_as: x, reducer: "lambda x: max(x)", next: success, '
-        "branch: {start_at: a, steps: {a: {type: stub, next: success}}}}",
+        'each: {type: map, iterate_on: [1], iterate_as: x, reducer: "lambda x: max(x)", next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}',
         "no lambda",
     ),
     "magnus: python-lambda": (
@@ -255,8 +254,7 @@ REFUSED = {
         "write a function in a module",
     ),
     "magnus: a map in a map": (
-        "m: {type: map, iterate_on: xs, iterate_as: x, next: success, branch: {start_at: n, steps: {n: {type: map, "
-        "iterate_on: xs, iterate_as: y, next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}}}}",
+        "m: {type: map, iterate_on: xs, iterate_as: x, next: success, branch: {start_at: n, steps: {n: {type: map, iterate_on: xs, iterate_as: y, next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}}}}",
         "which Airflow cannot run",
     ),
 }
