@@ -256,7 +256,7 @@ def copy_project(source: Path, patterns: Iterable[str], folder: Path) -> int:
     for root, folders, files in os.walk(source):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         below = Path(root).relative_to(source)
-        names += [(below / name).as_posix() for name in sorted(files) if not Path(root, name).is_symlink()]
+        names += [(below / name).as_posix() for name in sorted(files) if _is_plain(Path(root, name))]
     chosen: dict[str, None] = {}
     for pattern in patterns:
         found = [name for name in names if matches(name, pattern)]
@@ -271,6 +271,10 @@ def copy_project(source: Path, patterns: Iterable[str], folder: Path) -> int:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, folder / name)
     return len(chosen)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _below(inner: str, scope: str) -> str:

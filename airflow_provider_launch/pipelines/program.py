@@ -435,11 +435,13 @@ def run_notebook(
     cells.insert(0, new_cell(enter % (start, os.getcwd()) + provide))
 
     class LiveClient(NotebookClient):
-        def output(self, outs: typing.Any, msg: typing.Any, *more: typing.Any) -> typing.Any:
+        def output(
+            self, outs: typing.Any, msg: dict[str, typing.Any], display_id: typing.Any, cell_index: int
+        ) -> typing.Any:
             if msg["msg_type"] == "stream":
                 sys.stdout.write(msg["content"]["text"])
                 sys.stdout.flush()
-            return super().output(outs, msg, *more)
+            return super().output(outs, msg, display_id, cell_index)
 
     try:
         LiveClient(notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}).execute()

@@ -110,7 +110,7 @@ class StepOperator(LaunchAppOperator):
 
         known, elements = known_parameters(context, self.sources, self.scope)
         if self.scope.group:
-            context[_ELEMENT] = as_text(elements[self.scope.iterate_as])[:100]  # type: ignore[literal-required] # ours
+            context[_ELEMENT] = as_text(elements[self.scope.iterate_as])[:100]  # type: ignore[literal-required]  # ours
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
         step, place = self._rendered(context)

@@ -240,7 +240,15 @@ TWICE = """
 def test_results_are_right_with_two_of_everything_at_once(write, tmp_path) -> None:
     """Two runs, elements, attempts and files at the same time: nothing of one is seen by another."""
     path = write(TWICE)
-    command = [sys.executable, "-m", "airflow_provider_launch.pipelines", "run", str(path), "--set", f"flags={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_provider_launch.pipelines",
+        "run",
+        str(path),
+        "--set",
+        f"flags={tmp_path}",
+    ]
     runs = {
         name: subprocess.Popen([*command, "--set", f"run={name}"], stdout=subprocess.PIPE, text=True)
         for name in ("red", "blue")
