@@ -434,17 +434,20 @@ def run_notebook(
     provide = "exec(%r, {})\ndel os, sys" % PROVIDE
     cells.insert(0, new_cell(enter % (start, os.getcwd()) + provide))
 
-    class LiveClient(NotebookClient):
-        def output(
-            self, outs: typing.Any, msg: dict[str, typing.Any], display_id: typing.Any, cell_index: int
-        ) -> typing.Any:
-            if msg["msg_type"] == "stream":
-                sys.stdout.write(msg["content"]["text"])
-                sys.stdout.flush()
-            return super().output(outs, msg, display_id, cell_index)
+    client: typing.Any = NotebookClient(
+        notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}
+    )
+    keep = client.output
 
+    def show(outs: typing.Any, msg: typing.Any, *more: typing.Any) -> typing.Any:
+        if msg["msg_type"] == "stream":
+            sys.stdout.write(msg["content"]["text"])
+            sys.stdout.flush()
+        return keep(outs, msg, *more)
+
+    client.output = show
     try:
-        LiveClient(notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}).execute()
+        client.execute()
     finally:
         del cells[0]
         if output_path:

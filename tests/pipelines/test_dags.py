@@ -37,7 +37,7 @@ WRONG = {
     "same id": ("name: good\n" + STUB.format("success"), "becomes the DAG 'good', like 'good.yaml'"),
     "argument of Airflow": (
         "dag: {start_at: a, steps: {a: {type: task, command: m.f, airflow: {pool: 5}, next: success}}}\n",
-        "wrong.yaml: cannot become a DAG: TypeError",
+        "wrong.yaml:1: step 'a': is refused by Airflow",
     ),
 }
 
