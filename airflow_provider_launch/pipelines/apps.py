@@ -150,7 +150,7 @@ def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep
     return next((folder for folder in inside if _is_ours(folder) and _has_code(folder, step)), model.folder)
 
 
-# Only a local process surely has Python; it is started only for a result that is too large as it is.
+# Only a local process is sure to have Python, which is started only for a large result.
 _PACK = '[ "$(wc -c <"$LAUNCH_RESULT_PATH")" -le 2048 ] || {}'
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
 

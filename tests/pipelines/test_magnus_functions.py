@@ -76,7 +76,7 @@ def test_a_parameter_may_be_set_as_a_variable(tmp_path: Path) -> None:
     assert (ran.returncode, document) == (0, {"x": [1]}), ran.stderr
 
 
-def test_a_function_without_a_counterpart_says_so_when_it_is_called(tmp_path: Path) -> None:
+def test_a_function_without_a_counterpart_is_refused_when_it_is_called(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from magnus import put_in_catalog\ndef step(): put_in_catalog('x')\n")
 
     ran, _ = run(tmp_path, "function", "mine.step")
