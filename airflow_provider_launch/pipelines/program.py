@@ -378,6 +378,19 @@ def code_of(value: typing.Any) -> str:
     return repr(value)
 
 
+def show_live(client: typing.Any) -> None:
+    """Let a client of a notebook print lines when they come."""
+    keep = client.output
+
+    def show(outs: typing.Any, msg: typing.Any, *more: typing.Any) -> typing.Any:
+        if msg["msg_type"] == "stream":
+            sys.stdout.write(msg["content"]["text"])
+            sys.stdout.flush()
+        return keep(outs, msg, *more)
+
+    client.output = show
+
+
 def run_notebook(
     path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str], scratch: str
 ) -> dict[str, typing.Any]:
@@ -437,15 +450,7 @@ def run_notebook(
     client: typing.Any = NotebookClient(
         notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}
     )
-    keep = client.output
-
-    def show(outs: typing.Any, msg: typing.Any, *more: typing.Any) -> typing.Any:
-        if msg["msg_type"] == "stream":
-            sys.stdout.write(msg["content"]["text"])
-            sys.stdout.flush()
-        return keep(outs, msg, *more)
-
-    client.output = show
+    show_live(client)
     try:
         client.execute()
     finally:

@@ -132,7 +132,7 @@ EXAMPLES = {
             """),
         arguments={"parameters_file": "given.yaml"},
     ),
-    "runnable 04: files go on, also those of a failed step": Example(
+    "runnable 04: later steps get files, also those of a failed step": Example(
         steps("""
             put: {$, command: 'echo 1 > df.csv; exit 1', catalog: {put: ["*.csv", "*.not"]}, next: success, on_failure: get}
             get: {$, command: 'export rows=$(cat df.csv)', returns: [rows], catalog: {get: "*.csv"}, next: success}
