@@ -184,7 +184,8 @@ def pipelines_page() -> str:
     parts += ["## catalog", _described(model.Catalog), "## returns", _described(model.Return)]
     parts += ["## executor", _described(model.ExecutorSection), "### config", _described(executors.ExecutorSettings)]
     rows = [
-        f"| `{kind}` | `{backend.name}` | `{backend.conn_id}` | {'needed' if backend.in_containers else 'none'} | "
+        f"| `{kind}` | `{backend.name}` | `{backend.default_conn_id}` | "
+        f"{'needed' if backend.in_containers else 'none'} | "
         f"{'not needed' if backend.shares_files else 'needed for a catalog'} |"
         for kind, backend in executors.BACKENDS.items()
     ]

@@ -1,4 +1,4 @@
-"""`python -m airflow_provider_launch.pipelines`: check a pipeline, or run one step of it without Airflow."""
+"""`python -m airflow_provider_launch.pipelines`: check a pipeline, or run it or a part of it without Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from airflow_provider_launch.pipelines.problems import PipelineError
-from airflow_provider_launch.pipelines.validation import load
+from airflow_provider_launch.pipelines.reader import read_parameters
+from airflow_provider_launch.pipelines.validation import load, load_document
 from airflow_provider_launch.specs.errors import LaunchError
 
 
@@ -20,9 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "validate":
-            return _validate(options)
-        return _run_step(options)
+        return int(_COMMANDS[options.command](options))
     except PipelineError as error:
         return _show(error.problems)
     except (LaunchError, ValueError) as error:
@@ -34,9 +33,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_launch.pipelines", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("validate", help="show all problems of a file")
+    whole = commands.add_parser("run", help="run a pipeline as local processes, one step after the other")
     run = commands.add_parser("run-step", help="run one step, and show the values that it returns")
-    for command in (check, run):
+    function = commands.add_parser("run-function", help="run a function, and show the values that it returns")
+    notebook = commands.add_parser("run-notebook", help="run a notebook, and show the values that it returns")
+    for command in (check, whole, run):
         command.add_argument("file", type=Path, help="the pipeline file")
+    function.add_argument("name", help="module.function; modules are found from the current folder")
+    notebook.add_argument("name", help="path of the notebook")
+    for command in (function, notebook):
+        command.add_argument("--returns", action="append", metavar="NAME", help="a value to return")
+        command.add_argument("--output", default="", help="for a notebook: where to write it with its outputs")
+    whole.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="continue the last run, or that of a folder: run only the steps that did not succeed",
+    )
+    for command in (check, whole, run, function, notebook):
         command.add_argument(
             "--config", "-c", type=Path, help="a file with sections that override those of the pipeline"
         )
@@ -76,6 +91,47 @@ def _show(problems: Any) -> int:
     return 2 if problems else 0
 
 
+def _run(options: argparse.Namespace) -> int:
+    from airflow_provider_launch.pipelines.desk import DeskRun, new_run, runs_of
+
+    model = load(options.file, options.config, parameters_file=options.parameters, params=_given(options))
+    if options.resume is None:
+        folder = new_run(model.name)
+    else:
+        found = Path(options.resume) if options.resume else next(runs_of(model.name), None)
+        if found is None or not found.is_dir():
+            raise ValueError(f"there is no run of {model.name!r} to resume; start one without --resume")
+        folder = found.resolve()
+    print(f"run {folder}")
+    values = DeskRun(model, folder).run(_given(options))
+    if values is None:
+        print(f"the pipeline failed; to run the failed step and those after it: run {options.file} --resume")
+        return 1
+    print(json.dumps(values))
+    return 0
+
+
+def _run_one(options: argparse.Namespace) -> int:
+    """Run a function or a notebook as a pipeline of one step."""
+    from airflow_provider_launch.pipelines.run_step import find_step, run_step
+
+    kind = {"run-function": "python", "run-notebook": "notebook"}[options.command]
+    step = {"type": "task", "command_type": kind, "command": options.name, "next": "success"}
+    step |= {"returns": options.returns} if options.returns else {}
+    step |= {"notebook_output_path": options.output} if options.output else {}
+    data: dict[str, Any] = {"dag": {"start_at": "run", "steps": {"run": step}}}
+    if options.parameters is not None:
+        data["parameters"], problems = read_parameters(options.parameters)
+        if problems:
+            raise PipelineError(problems)
+    model = load_document(data, Path.cwd(), "desk", _given(options), options.config)
+    task, _ = find_step(model, "run")
+    code, returned = run_step(model, task, _given(options), elements=[])
+    if returned is not None:
+        print(json.dumps(returned))
+    return code
+
+
 def _run_step(options: argparse.Namespace) -> int:
     from airflow_provider_launch.pipelines.run_step import find_step, run_step
 
@@ -88,6 +144,15 @@ def _run_step(options: argparse.Namespace) -> int:
     if returned is not None:
         print(json.dumps(returned))
     return code
+
+
+_COMMANDS = {
+    "validate": _validate,
+    "run": _run,
+    "run-step": _run_step,
+    "run-function": _run_one,
+    "run-notebook": _run_one,
+}
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
+from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
-from airflow_provider_launch.pipelines.objects import file_of, is_reference, object_names
+from airflow_provider_launch.pipelines.objects import file_of, is_reference, notebook_copy, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
-from airflow_provider_launch.pipelines.shell import given_lines, shell_script
+from airflow_provider_launch.pipelines.shell import shell_arguments
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -72,7 +72,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
         return _given_app(step, environment, inputs, code_folder(model, settings, step)), dict(place.options)
-    program, args = _program(step, place)
+    program, args = _program(step, place, inputs)
     folder = code_folder(model, settings, step)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
@@ -150,6 +150,8 @@ def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep
     return next((folder for folder in inside if _is_ours(folder) and _has_code(folder, step)), model.folder)
 
 
+# Only a local process is sure to have Python, which is started only for a large result.
+_PACK = '[ "$(wc -c <"$LAUNCH_RESULT_PATH")" -le 2048 ] || {}'
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
 
 
@@ -171,16 +173,19 @@ def _app_name(step: TaskStep) -> str:
     return "-".join(part for part in text.split("-") if part) or "task"
 
 
-def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
+def _program(step: TaskStep, place: Placement, inputs: Inputs) -> tuple[str, list[str]]:
     settings = place.settings
     names = None if step.returns is None else [item.name for item in step.returns]
     if step.command_type == "shell":
-        return settings.shell, [*shlex.split(settings.shell_options), "-c", shell_script(step.command, names)]
+        pack = _PACK.format(shlex.join([sys.executable, str(_program_path()), "pack"])) if place.type == LOCAL else ":"
+        return settings.shell, [*shlex.split(settings.shell_options), *shell_arguments(step.command, names, pack)]
     arguments = ["function", step.command]
     if step.command_type == "notebook":
-        arguments = ["notebook", step.command, step.notebook_output_path, step.output_cell_tag]
+        folder = _folder_in_app(place, inputs)
+        copy = f"{folder}/{notebook_copy(step)}" if folder else step.notebook_output_path
+        arguments = ["notebook", step.command, copy, step.output_cell_tag]
     arguments += names or []
-    if place.backend is not None and place.backend.name == "local":
+    if place.type == LOCAL:
         return settings.python or sys.executable, [str(_program_path()), *arguments]
     # A cluster that shares files with the workers has Python at the same path.
     python = "python3" if place.backend is not None and place.backend.in_containers else sys.executable
@@ -193,9 +198,9 @@ def _program_path() -> Path:
 
 @cache
 def _program_text() -> str:
-    """Return the program for `python -c`, compressed: AWS Batch takes 24 KiB for an app with all its texts."""
-    packed = base64.b64encode(zlib.compress(_program_path().read_bytes(), 9)).decode()
-    return f"import base64,zlib;exec(compile(zlib.decompress(base64.b64decode({packed!r})),'program.py','exec'))"
+    """Return the program as one line, because AWS Batch limits a request, which holds it twice, to 24 KB."""
+    data = base64.b64encode(zlib.compress(_program_path().read_bytes(), 9)).decode()
+    return f"import base64, zlib; exec(compile(zlib.decompress(base64.b64decode('{data}')), 'program.py', 'exec'))"
 
 
 def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> dict[str, str]:
@@ -211,7 +216,6 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         undeclared, taken = prefixed_only(model, step, parameters)
         hidden = {*undeclared, *taken}
         found |= {name: text for name, text in small.items() if name not in hidden}
-        found |= _in_parts("LAUNCH_GIVEN", given_lines(small))
     found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
     if step.command_type == "notebook":
         found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))

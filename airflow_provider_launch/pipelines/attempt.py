@@ -16,7 +16,7 @@ from airflow_provider_launch._airflow import AirflowSkipException
 from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog, copy_project
 from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
@@ -28,7 +28,7 @@ from airflow_provider_launch.pipelines.identities import (
     with_digests,
 )
 from airflow_provider_launch.pipelines.ids import folder_of
-from airflow_provider_launch.pipelines.objects import file_of, object_names
+from airflow_provider_launch.pipelines.objects import file_of, notebook_copy, object_names
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
@@ -88,7 +88,8 @@ class Attempt:
             objects: files of the objects that the task may read.
         """
         step = self._op.step
-        if not step.catalog and not objects and not object_names(step):
+        keeps_notebook = bool(notebook_copy(step)) and self._place.sees_files
+        if not step.catalog and not objects and not object_names(step) and not keeps_notebook:
             return None
         if self._store is None:
             raise FinalAppError(
@@ -110,9 +111,17 @@ class Attempt:
             folder.chmod(0o777)
         self.record.data_dir = str(folder)
         self.save()
+        self._copy_project(folder)
         self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
+
+    def _copy_project(self, folder: Path) -> None:
+        """Copy the files of the project that the pipeline names."""
+        model, step = self._op.model, self._op.step
+        if step.catalog and (patterns := step.catalog.project or model.project):
+            count = copy_project(code_folder(model, self._place.settings, step), patterns, folder)
+            self._op.log.info("copied %d files of the project", count)
 
     def store_files(self) -> None:
         """Store the output files of a task that succeeded."""
@@ -125,7 +134,8 @@ class Attempt:
     def _put(self, *, is_strict: bool) -> None:
         step = self._op.step
         objects = [file_of(self._ti.task_id, name) for name in object_names(step)]
-        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=objects)
+        made = [name for name in (*objects, notebook_copy(step)) if name]
+        items = self._catalog().put(step.catalog.put, Path(self.record.data_dir), is_strict=is_strict, files=made)
         self._items += items
         for item in items:
             self._op.log.info("stored %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
@@ -150,7 +160,7 @@ class Attempt:
         for task_id in self._op.get_flat_relative_ids(upstream=True):
             task = tasks[task_id]
             step = getattr(task, "step", None)
-            if step is None or not (step.catalog or object_names(step)):
+            if step is None or not (step.catalog or object_names(step) or notebook_copy(step)):
                 continue
             fan_out = task.scope.fan_out
             count = cache(partial(self._element_count, fan_out))
@@ -225,11 +235,11 @@ class Attempt:
         blank = {"type": "plugin", "identifier": "", "dependable": False, "message": ""}
         self.record.code = [*self.record.code, *({**blank, **one} for one in identities or ())]
 
-    def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
-        """Close the record after a success."""
+    def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any], tracked: Mapping[str, Any]) -> None:
+        """Close the record after a success; `tracked` are metrics besides those that are returned."""
         metrics = {item.name for item in self._op.step.returns or () if item.kind == "metric"}
         self.record.returned = _masked(returned)
-        self.record.metrics = {name: returned[name] for name in returned if name in metrics}
+        self.record.metrics = {**tracked, **{name: returned[name] for name in returned if name in metrics}}
         self.record.handle = value["handle"]
         self.record.exit_codes = value["roles"]
         self._end(value["state"])

@@ -42,6 +42,8 @@ class Step:
     Args:
         name: the name of the step.
         next: the step that follows, or its name.
+        terminate_with_success: True ends the pipeline after this step, as `next="success"`.
+        terminate_with_failure: True lets it fail after this step, as `next="fail"`.
         on_failure: the step that follows a failure, its name, or a list of steps, also as a pipeline. After a list the
             pipeline fails, unless the last step of the list leads elsewhere.
         fields: the fields of the step, as in a file.
@@ -55,10 +57,12 @@ class Step:
         *,
         next: Step | str | None = None,  # noqa: A002 - its name in files
         on_failure: Step | str | Sequence[Step] | Pipeline | None = None,
+        terminate_with_success: bool = False,
+        terminate_with_failure: bool = False,
         **fields: Any,
     ) -> None:
         self.name = name
-        self.next = next
+        self.next = "success" if terminate_with_success else "fail" if terminate_with_failure else next
         self.on_failure = on_failure
         self.fields = {key: value for key, value in fields.items() if value is not None}
 
@@ -265,6 +269,30 @@ class Pipeline:
         self.description = description
         file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
         self.folder = Path(file).resolve().parent if file else Path.cwd()
+
+    @classmethod
+    def from_runnable(cls, source: Any, name: str = "", **kwargs: Any) -> Pipeline:
+        """Return the pipeline that was made with the SDK of runnable; a job becomes a pipeline of one task.
+
+        Args:
+            source: a `runnable.Pipeline`, `AsyncPipeline`, `PythonJob`, `NotebookJob` or `ShellJob`.
+            name: of the DAG. Default: its own name.
+            kwargs: arguments of `Pipeline`, such as `executor` and `parameters`.
+
+        Raises:
+            PipelineError: with all steps that have no counterpart, such as loops.
+        """
+        from airflow_provider_launch.pipelines import from_runnable
+
+        name = name or getattr(source, "name", "")
+        if not name:
+            raise PipelineError([Problem("the pipeline has no name; pass one: from_runnable(pipeline, 'my_dag')")])
+        kwargs.setdefault("description", getattr(source, "description", ""))
+        pipeline = cls(name, steps=from_runnable.steps_of(source), **kwargs)
+        # Functions and notebooks of runnable are found from the folder where its script is.
+        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
+        pipeline.folder = Path(file).resolve().parent if file else Path.cwd()
+        return pipeline
 
     def document(self) -> dict[str, Any]:
         """Return the pipeline as it would be written in a file."""

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +29,9 @@ _CHUNK = 1024 * 1024
 HASHED_UP_TO = 1024 * _CHUNK
 """Bytes of a file that are hashed. The hash of a larger file covers its first bytes and its size."""
 
-
+_MOST_FILES = 10_000
+_PROGRAM_MODE = 0o755
+"""Permissions of a file that its owner may execute; others have the default ones."""
 _MOST_OF_FREE = 0.9
 """Part of the free disk that one file of a task may take in a catalog on this host."""
 _TOO_LARGE = "a file of the task is larger than 90 % of the free disk of the catalog; store less, or free some space"
@@ -213,6 +216,8 @@ class RunCatalog:
         part = target.with_name(f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}")
         with source.open("rb") as reader, part.open("wb") as writer:
             size, digest, is_whole = _copied(reader, writer)
+        if source.protocol in _ON_THIS_HOST and Path(source.path).stat().st_mode & stat.S_IXUSR:
+            part.chmod(_PROGRAM_MODE)
         part.replace(target)
         return CatalogItem(name, "get", size, digest, is_whole)
 
@@ -224,6 +229,8 @@ class RunCatalog:
             try:
                 with left.open(name) as reader, part.open("wb") as writer:
                     size, digest, is_whole = _copied(reader, writer, _room_in(target.parent.path))
+                    if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
+                        Path(part.path).chmod(_PROGRAM_MODE)
             except BaseException:
                 with contextlib.suppress(OSError):
                     part.unlink()
@@ -234,6 +241,40 @@ class RunCatalog:
             with left.open(name) as reader, target.open("wb") as writer:
                 size, digest, is_whole = _copied(reader, writer)
         return CatalogItem(name, "put", size, digest, is_whole)
+
+
+def copy_project(source: Path, patterns: Iterable[str], folder: Path) -> int:
+    """Copy matching files of a project into the folder of a task, and return their number.
+
+    A pattern that ends in `/` also makes the folder. Hidden folders, compiled modules and links are left out.
+
+    Raises:
+        CatalogError: no file matches a pattern, or more than 10 000 do.
+    """
+    patterns = list(patterns)
+    names = []
+    for root, folders, files in os.walk(source):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        below = Path(root).relative_to(source)
+        names += [(below / name).as_posix() for name in sorted(files) if _is_plain(Path(root, name))]
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = [name for name in names if matches(name, pattern)]
+        if pattern.endswith("/"):
+            (folder / pattern).mkdir(parents=True, exist_ok=True)
+        elif not found:
+            raise CatalogError(f"no file of the project {str(source)!r} matches {pattern!r}")
+        chosen |= dict.fromkeys(found)
+    if len(chosen) > _MOST_FILES:
+        raise CatalogError(f"{len(chosen)} files of the project match {', '.join(patterns)}; choose fewer")
+    for name in chosen:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, folder / name)
+    return len(chosen)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _below(inner: str, scope: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,46 +11,18 @@ from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, map
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
 from airflow_provider_launch.pipelines.objects import object_names
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
+from airflow_provider_launch.schedulers import backends
+from airflow_provider_launch.schedulers.backends import BackendInfo
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
 
 PLUGINS_GROUP = "airflow_provider_launch.executors"
 MOCKED = "mocked"
-_GONE = {
-    "argo": "kubernetes",
-    "kfp": "kubernetes",
-    "k8s-job": "kubernetes",
-    "mini-k8s-job": "kubernetes",
-    "local-aws-batch": "aws-batch",
-    "slurm-job": "slurm",
-    "docker": "local-container",
-    "demo-renderer": "local",
-    "emulator": "local",
-}
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A scheduler as an executor of pipelines."""
-
-    name: str
-    """Its name in the registry of schedulers."""
-    conn_id: str
-    """The default connection."""
-    in_containers: bool
-    """True if a task runs in an image and does not see the files of the worker."""
-    shares_files: bool
-    """True if the task can see a folder of the worker: on the same host, or by a mount."""
-
-
-BACKENDS: Mapping[str, Backend] = {
-    "local": Backend("local", "launch_local_default", in_containers=False, shares_files=True),
-    "local-container": Backend("docker", "launch_docker_default", in_containers=True, shares_files=True),
-    "kubernetes": Backend("kubernetes", "launch_kubernetes_default", in_containers=True, shares_files=False),
-    "aws-batch": Backend("aws_batch", "launch_aws_batch_default", in_containers=True, shares_files=False),
-    "slurm": Backend("slurm", "launch_slurm_default", in_containers=False, shares_files=False),
-}
+BACKENDS: Mapping[str, BackendInfo] = {info.executor: info for info in backends.BACKENDS.values()}
 """The scheduler of each executor type."""
+LOCAL = next(iter(BACKENDS))
+_ON_THIS_HOST = [name for name, info in BACKENDS.items() if info.in_containers and info.shares_files]
+_GONE = {name: info.executor for info in BACKENDS.values() for name in info.executors[1:]}
 
 
 @dataclass(frozen=True)
@@ -118,7 +89,7 @@ class Placement:
     """The executor of one task, with resolved settings."""
 
     type: str
-    backend: Backend | None
+    backend: BackendInfo | None
     """None for `mocked` and for executors of plug-ins."""
     settings: ExecutorSettings
     options: Mapping[str, Any]
@@ -127,9 +98,14 @@ class Placement:
     """Placeholders whose values are in the connection; their settings are missing until the task runs."""
 
     @property
+    def sees_files(self) -> bool:
+        """True if a task can see a folder of the worker."""
+        return self.backend is None or self.backend.shares_files or bool(self.settings.data_dir)
+
+    @property
     def conn_id(self) -> str:
         """The connection id."""
-        return self.settings.conn_id or (self.backend.conn_id if self.backend else "")
+        return self.settings.conn_id or (self.backend.default_conn_id if self.backend else "")
 
 
 def task_limit(model: PipelineModel) -> int | None:
@@ -137,6 +113,16 @@ def task_limit(model: PipelineModel) -> int | None:
     if model.executor.config.get("enable_parallel", True) is False:
         return 1
     return model.executor.config.get("parallelism")
+
+
+def patched(model: PipelineModel, step: TaskStep) -> TaskStep | None:
+    """Return what a mocked pipeline runs instead of a step; None: nothing."""
+    patches = mapping_of(model.executor.config.get("patches"))
+    if step.name not in patches:
+        return None
+    patch = mapping_of(patches[step.name])
+    command_type = patch.get("command_type", step.command_type)
+    return dataclasses.replace(step, command=patch.get("command", step.command), command_type=command_type)
 
 
 def placement(model: PipelineModel, step: TaskStep, connection: ConnectionPlaceholders | None = None) -> Placement:
@@ -204,11 +190,11 @@ def _placement(
     kind = section.type
     left: list[str] = []
     merged = resolve(model, step, kind, problems, connection=connection, left=left)
-    if merged.pop("run_in_local", False) and kind == "local-container":
-        kind = "local"
+    if merged.pop("run_in_local", False) and kind in _ON_THIS_HOST:
+        kind = LOCAL
         merged.pop("image", None)
     if patched:
-        kind = "local"
+        kind = LOCAL
     backend = BACKENDS.get(kind)
     # An error in the settings of the pipeline is reported once, at the pipeline.
     own = step.executor is not None or kind in step.overrides
@@ -245,7 +231,7 @@ def _plugin_problems(kind: str, step: TaskStep, left: list[str]) -> Iterator[str
         yield f"leaves {names} to a connection, but executor {kind!r} of a plug-in has no connection; give it a value"
 
 
-def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> Iterator[str]:
+def _data_problems(kind: str, backend: BackendInfo, settings: ExecutorSettings) -> Iterator[str]:
     """Yield why the files of a step with a catalog would not reach its executor."""
     if not settings.data_dir and not backend.shares_files:
         cure = "set 'data_dir' to a folder that both see"
@@ -312,15 +298,10 @@ def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _check_options(
-    kind: str, backend: Backend, options: Mapping[str, Any], place: Place, problems: list[Problem]
+    kind: str, backend: BackendInfo, options: Mapping[str, Any], place: Place, problems: list[Problem]
 ) -> None:
-    """Refuse options that the scheduler does not have, if its options can be read without its client."""
-    try:
-        module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend.name}.options")
-    except ModuleNotFoundError:
-        return
-    prefix = "".join(part.capitalize() for part in backend.name.split("_"))
-    schema = getattr(module, f"{prefix}Opts").as_runopts()
+    """Refuse options that the scheduler does not have."""
+    schema = backend.launch_options().as_runopts()
     known = [*setting_names(), *(name for name, _ in schema)]
     problems.extend(
         Problem(f"{name!r} is not a setting of executor {kind!r}; {closest(name, known)}", place)

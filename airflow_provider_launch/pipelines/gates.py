@@ -303,11 +303,11 @@ class FanOut(_Gate):
     """Starts a map: returns the list to iterate over.
 
     Args:
-        iterate_on: the parameter that holds the list.
+        iterate_on: the parameter that holds the list, or the list.
         sources: tasks that pass on parameters.
     """
 
-    def __init__(self, *, iterate_on: str, sources: Sequence[Source], **kwargs: Any) -> None:
+    def __init__(self, *, iterate_on: str | Sequence[Any], sources: Sequence[Source], **kwargs: Any) -> None:
         super().__init__(**{"trigger_rule": TriggerRule.ALL_SUCCESS, "do_xcom_push": True, **kwargs})
         self.iterate_on = iterate_on
         self.sources = tuple(sources)
@@ -318,8 +318,9 @@ class FanOut(_Gate):
 
         with final_errors():
             known, _ = known_parameters(context, self.sources, self.scope)
-            items = parameters.iterated(self.iterate_on, known.values.get(self.iterate_on))
-        self.log.info("%s has %d elements", self.iterate_on, len(items))
+            on = self.iterate_on
+            items = parameters.iterated(on, known.values.get(on)) if isinstance(on, str) else list(on)
+        self.log.info("the list has %d elements", len(items))
         context["ti"].xcom_push(PARAMETERS_KEY, known.to_json({}))
         return items
 

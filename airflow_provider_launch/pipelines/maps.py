@@ -1,4 +1,4 @@
-"""Renders maps: a mapped group for a list from a parameter, or a group for each element of a list in the file."""
+"""Renders maps: a mapped group, or for maps in each other a group for each element of a list in the file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
 
 
 def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
-    """Make a group that Airflow runs once for each element of the list in a parameter."""
+    """Make a group that Airflow runs once for each element of the list."""
     order = renderer.next_order()
-    fan_out = FanOut(
-        task_id="fan_out", iterate_on=str(step.iterate_on), sources=sources, scope=scope, do_xcom_push=True
-    )
+    fan_out = FanOut(task_id="fan_out", iterate_on=step.iterate_on, sources=sources, scope=scope, do_xcom_push=True)
     made: list[Part] = []
     outer = Source(fan_out.task_id, scope.group)
 

@@ -52,9 +52,12 @@ class Catalog:
     """Patterns of files to copy into the task's folder before it starts; `**` crosses folders."""
     put: tuple[str, ...] = ()
     """Patterns of files to store after the task has ended."""
+    project: tuple[str, ...] = ()
+    """Patterns of files of the project to copy into the task's folder before `get`: `scripts/**`. A pattern that ends
+    in `/` also makes the folder. Paths start in `code_dir`, by default in the folder of the file."""
 
     def __bool__(self) -> bool:
-        return bool(self.get or self.put)
+        return bool(self.get or self.put or self.project)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class TaskStep(Step):
     airflow: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the Airflow task: `pool`, `queue`, `priority_weight`, `deferrable`, `time_limit_s` and so on."""
     notebook_output_path: str = ""
-    """Path of the notebook with its outputs, in the task's folder. Without it the outputs are not saved."""
+    """Path of the notebook with its outputs, in the task's folder. Default: `name_out.ipynb`. It is stored in the
+    catalog if the executor sees the files of the workers, also after a failure."""
     output_cell_tag: str = ""
     """Tag of the notebook cell whose last value, a dict, is returned."""
 
@@ -200,6 +204,8 @@ class PipelineModel:
     """Location of the catalog: a path, or a URL that Airflow's object storage supports."""
     catalog_conn_id: str = ""
     """The connection for the catalog, if it needs one."""
+    project: tuple[str, ...] = ()
+    """`project` of all tasks with a catalog that have none of their own, as `catalog: {project: [...]}`."""
     file: str = ""
     """Name of the file in messages."""
 

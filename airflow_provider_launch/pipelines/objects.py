@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ class Objects:
 def object_names(step: TaskStep) -> list[str]:
     """Return the names of the objects that a task returns."""
     return [item.name for item in step.returns or () if item.kind == "object"]
+
+
+def notebook_copy(step: TaskStep) -> str:
+    """Return the file in the task's folder that holds a notebook with its outputs; empty for other commands."""
+    if step.command_type != "notebook":
+        return ""
+    return step.notebook_output_path or f"{PurePosixPath(step.command).stem}_out.ipynb"
 
 
 def file_of(task_id: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, inflate, parse_json
 
 REDUCERS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
@@ -24,6 +25,9 @@ REDUCERS: dict[str, Callable[[list[Any]], Any]] = {
     "last": lambda values: values[-1],
 }
 _PREFIXES = ("MAGNUS_PRM_", "RUNNABLE_PRM_", "LAUNCH_PARAM_")
+_TRACKED = "MAGNUS_TRACK_"
+LARGEST_RESULT = 64 * 1024
+"""Bytes of a result after unpacking."""
 
 
 @dataclass
@@ -107,6 +111,7 @@ def returned_values(
     Raises:
         InvalidAppError: a declared name is missing, the document is not an object, or Airflow cannot store a value.
     """
+    document = unpacked(document, step)
     if isinstance(document, Mapping) and set(document) == {"$env"} and isinstance(document["$env"], Mapping):
         values = {_without_prefix(str(name)): as_value(str(text)) for name, text in document["$env"].items()}
     elif document is None:
@@ -117,6 +122,7 @@ def returned_values(
         raise InvalidAppError(f"step {step!r} returned {document!r}; it must be a JSON object of names and values")
     # Values of variables are JSON texts, which have not been checked yet.
     check_result(values)
+    values = {name: value for name, value in values.items() if not name.startswith(_TRACKED)}
     if wanted is None:
         return values
     names = list(wanted)
@@ -127,6 +133,34 @@ def returned_values(
             f"step {step!r} did not return {', '.join(missing)}, which it declares in 'returns'; it returned {there}"
         )
     return {name: values[name] if name in values else given[name] for name in names}
+
+
+def unpacked(document: Any, step: str) -> Any:
+    """Return the result of a task, which its program may have packed: `{"$packed": "<base85 of zlib>"}`.
+
+    Raises:
+        InvalidAppError: it cannot be unpacked, or has more than 64 KB.
+    """
+    if not (isinstance(document, Mapping) and set(document) == {"$packed"} and isinstance(document["$packed"], str)):
+        return document
+    try:
+        data = inflate(base64.b85decode(document["$packed"]), LARGEST_RESULT)
+        return parse_json(data, LARGEST_RESULT)
+    except (UntrustedError, ValueError) as error:
+        raise InvalidAppError(f"the packed result of step {step!r} cannot be read: {error}") from error
+
+
+def tracked(document: Any, step: str) -> dict[str, Any]:
+    """Return the metrics in the result of a task: variables `MAGNUS_TRACK_name`, or `_name_STEP_n` for a later step."""
+    document = unpacked(document, step)
+    found = document.get("$env", document) if isinstance(document, Mapping) else {}
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        name.removeprefix(_TRACKED).removesuffix("_STEP_0"): as_value(value) if isinstance(value, str) else value
+        for name, value in found.items()
+        if name.startswith(_TRACKED)
+    }
 
 
 def _without_prefix(name: str) -> str:
@@ -188,4 +222,4 @@ def iterated(name: str, value: Any) -> list[Any]:
 
 def is_name(text: str) -> bool:
     """Return whether a text is a valid name of a shell variable."""
-    return re.fullmatch(r"[A-Za-z_]\w*", text) is not None
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None

@@ -2,9 +2,11 @@
 
     program.py function MODULE.FUNCTION [NAME ...]
     program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
+    program.py pack
 
 Parameters are read from LAUNCH_PARAMETERS, a JSON object, or from its parts LAUNCH_PARAMETERS_0, _1 and so on. The
 result is written to LAUNCH_RESULT_PATH. NAME selects the values to return; without names all are returned.
+`pack` packs a result that is already there.
 LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
 LAUNCH_OBJECTS: a JSON object with the folder of pickles, the parameters to read from it and the values to write to it.
 LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
@@ -19,6 +21,7 @@ import sys
 if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(sys.argv[0])):
     del sys.path[0]
 
+import base64
 import contextlib
 import importlib
 import inspect
@@ -28,12 +31,95 @@ import pickle
 import shutil
 import tempfile
 import typing
+import zlib
 
 
-LIMIT = 4096  # bytes of a result
+LIMIT = 4096  # bytes of a result, as it is written
+PLAIN = 2048  # larger results are packed
+LARGEST = 64 * 1024  # bytes of a result before it is packed
+PARAMETERS = ("MAGNUS_PRM_", "RUNNABLE_PRM_", "LAUNCH_PARAM_")
+TRACKED = "MAGNUS_TRACK_"
+
+# The functions that steps import from magnus, where it is not installed.
+MAGNUS = """import json, os
+
+_PREFIXES = ("LAUNCH_PARAM_", "RUNNABLE_PRM_", "MAGNUS_PRM_")
+
+
+def _text(value):
+    value = value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def get_parameter(key=None, cast_as=None):
+    parts = [os.environ.get("LAUNCH_PARAMETERS", "")]
+    while "LAUNCH_PARAMETERS_%d" % (len(parts) - 1) in os.environ:
+        parts.append(os.environ["LAUNCH_PARAMETERS_%d" % (len(parts) - 1)])
+    found = json.loads("".join(parts) or "{}")
+    for prefix in _PREFIXES:
+        names = [name for name in os.environ if name.startswith(prefix)]
+        found.update({name[len(prefix) :]: _value(os.environ[name]) for name in names})
+    if key is not None and key not in found:
+        raise Exception("Parameter %s is not set before" % key)
+    value = found if key is None else found[key]
+    if cast_as is None or isinstance(value, cast_as):
+        return value
+    return cast_as(**value) if isinstance(value, dict) else cast_as(value)
+
+
+def set_parameter(**values):
+    os.environ.update({"MAGNUS_PRM_" + name: _text(value) for name, value in values.items()})
+
+
+def track_this(step=0, **values):
+    suffix = "_STEP_%s" % step
+    os.environ.update({"MAGNUS_TRACK_" + name + suffix: _text(value) for name, value in values.items()})
+
+
+def get_secret(secret_name):
+    if secret_name not in os.environ:
+        raise KeyError("there is no secret %r; name it in 'secrets' of the step" % secret_name)
+    return os.environ[secret_name]
+
+
+def get_run_id():
+    return os.environ.get("LAUNCH_RUN_ID", "")
+
+
+def get_tag():
+    return ""
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def missing(*_, **__):
+        raise NotImplementedError("magnus.%s does not work here; see the page 'Migrate from magnus or runnable'" % name)
+
+    return missing
+"""
+PROVIDE = (
+    """import importlib.util, sys, types
+if importlib.util.find_spec("magnus") is None:
+    sys.modules["magnus"] = types.ModuleType("magnus")
+    exec(%r, sys.modules["magnus"].__dict__)
+"""
+    % MAGNUS
+)
 
 
 def main(arguments: list[str]) -> None:
+    if arguments[0] == "pack":
+        pack_result(os.environ["LAUNCH_RESULT_PATH"])
+        return
     # An earlier step may have left a module of any name among the files of this one.
     is_data = bool(os.environ.get("LAUNCH_IN_DATA_DIR"))
     here = os.path.realpath(os.getcwd())
@@ -43,6 +129,7 @@ def main(arguments: list[str]) -> None:
             sys.path.insert(0, folder)
     parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or joined("LAUNCH_PARAMETERS") or "{}")
     if arguments[0] == "function":
+        exec(PROVIDE, {})  # noqa: S102 - our own text, which notebooks run, too
         values = call_function(arguments[1], parameters, arguments[2:])
     else:
         path, output_path, tag = arguments[1:4]
@@ -59,6 +146,41 @@ def joined(name: str) -> str:
     return "".join(parts)
 
 
+def changed_variables(
+    before: typing.Mapping[str, str], after: typing.Mapping[str, str], names: list[str]
+) -> dict[str, typing.Any]:
+    """Return the parameters and metrics that a program set as variables, as magnus allows."""
+    found: dict[str, typing.Any] = {}
+    for name, text in after.items():
+        bare = next((name[len(prefix) :] for prefix in PARAMETERS if name.startswith(prefix)), "")
+        if before.get(name) == text or not (name.startswith(TRACKED) or (bare and (not names or bare in names))):
+            continue
+        try:
+            found[bare or name] = json.loads(text)
+        except ValueError:
+            found[bare or name] = text
+    return found
+
+
+def packed(text: str) -> str:
+    """Return a JSON document that the launcher unpacks, if that is shorter."""
+    if len(text.encode()) <= PLAIN:
+        return text
+    data = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    return min(text, json.dumps({"$packed": data}), key=len)
+
+
+def pack_result(path: str) -> None:
+    """Pack the result in a file, unless it is a mistake that the launcher explains."""
+    with open(path, "rb") as file:
+        data = file.read(LARGEST + 1)
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode()
+        if len(data) <= LARGEST:
+            with open(path, "w") as file:
+                file.write(packed(text))
+
+
 def write_result(values: dict[str, typing.Any], is_declared: bool = True) -> None:
     path = os.environ.get("LAUNCH_RESULT_PATH")
     if not values or not path:
@@ -70,11 +192,15 @@ def write_result(values: dict[str, typing.Any], is_declared: bool = True) -> Non
             ignored("values, which are not JSON (%s)" % error)
             return
         sys.exit("the returned values must be JSON (text, numbers, lists, dicts): %s" % error)
-    if not is_declared and len(text.encode()) > LIMIT:
-        ignored("values of %d bytes" % len(text.encode()))
+    result = packed(text)
+    if len(text) > LARGEST or len(result) > LIMIT:
+        size = "values of %d bytes, more than %d packed or %d as they are" % (len(text), LIMIT, LARGEST)
+        if is_declared:
+            sys.exit("the step returned %s; put large values into the catalog" % size)
+        ignored(size)
         return
     with open(path, "w") as file:
-        file.write(text)
+        file.write(result)
 
 
 def ignored(what: str) -> None:
@@ -85,13 +211,19 @@ def ignored(what: str) -> None:
 def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]) -> dict[str, typing.Any]:
     module_name, _, function_name = name.rpartition(".")
     function = getattr(importlib.import_module(module_name), function_name)
+    if inspect.isasyncgenfunction(function):
+        sys.exit("%s is an async generator, whose stream has no reader here; return the last value instead" % name)
     given = arguments_of(function, parameters)
+    before = dict(os.environ)
     result = function(**given)
     if inspect.iscoroutine(result):
         import asyncio
 
         result = asyncio.run(result)
-    return {name: kept(name, value) for name, value in values_of(result, names).items()}
+    found = changed_variables(before, os.environ, names)
+    left = [name for name in names if name not in found]
+    returned = values_of(result, left) if left or not names else {}
+    return {**found, **{name: kept(name, value) for name, value in returned.items()}}
 
 
 def objects(part: str) -> typing.Any:
@@ -182,8 +314,9 @@ def plain(value: typing.Any, name: str = "") -> typing.Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    # NumPy numbers and similar.
-    return value.item() if hasattr(value, "item") and callable(value.item) else value
+    # NumPy arrays, numbers and similar.
+    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
+    return convert() if callable(convert) else value
 
 
 def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
@@ -245,6 +378,19 @@ def code_of(value: typing.Any) -> str:
     return repr(value)
 
 
+def show_live(client: typing.Any) -> None:
+    """Let a client of a notebook print lines when they come."""
+    keep = client.output
+
+    def show(outs: typing.Any, msg: typing.Any, *more: typing.Any) -> typing.Any:
+        if msg["msg_type"] == "stream":
+            sys.stdout.write(msg["content"]["text"])
+            sys.stdout.flush()
+        return keep(outs, msg, *more)
+
+    client.output = show
+
+
 def run_notebook(
     path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str], scratch: str
 ) -> dict[str, typing.Any]:
@@ -282,29 +428,38 @@ def run_notebook(
     for name, object_path in objects("put").items():
         made = os.path.join(objects("folder"), object_path)
         cells.append(new_cell(KEEP % {"name": name, "file": made, "value": {"$object": object_path}}))
+    # Without a tag or names a notebook returns only the parameters that it sets as variables.
     cells.append(
-        new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
+        new_cell(
+            "import json as _launch_json, os as _launch_os\n"
+            "_launch_set = {name: text for name, text in _launch_os.environ.items() if name.startswith(%r)}\n"
+            "open(%r, 'w').write(_launch_json.dumps([_launch_values, _launch_set]))" % ((*PARAMETERS, TRACKED), target)
+        )
     )
     # Jupyter would keep the address of the kernel below the home folder.
     os.environ.setdefault("JUPYTER_RUNTIME_DIR", scratch)
     # The kernel imports modules from its start folder, and later from the current one.
     start = os.environ.get("LAUNCH_CODE_DIR") or (scratch if os.environ.get("LAUNCH_IN_DATA_DIR") else os.getcwd())
-    enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\ndel os, sys"
-    cells.insert(0, new_cell(enter % (start, os.getcwd())))
+    enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\n"
+    provide = "exec(%r, {})\ndel os, sys" % PROVIDE
+    cells.insert(0, new_cell(enter % (start, os.getcwd()) + provide))
+
+    client: typing.Any = NotebookClient(
+        notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}
+    )
+    show_live(client)
     try:
-        NotebookClient(notebook, timeout=None, resources={"metadata": {"path": start}}).execute()
+        client.execute()
     finally:
         del cells[0]
         if output_path:
+            os.makedirs(os.path.dirname(output_path) or ".", exist_ok=True)
             write: typing.Any = nbformat.write
             write(notebook, output_path)
-    for cell in cells:
-        for output in cell.get("outputs", []):
-            if output.get("output_type") == "stream":
-                sys.stdout.write(output["text"])
     with open(target) as file:
-        values = json.load(file)
-    return {name: values[name] for name in wanted if name in values} if wanted else values
+        values, variables = json.load(file)
+    returned = {name: values[name] for name in wanted if name in values} if wanted else values
+    return {**returned, **changed_variables(os.environ, variables, wanted)}
 
 
 if __name__ == "__main__":

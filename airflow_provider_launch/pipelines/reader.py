@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,6 +27,7 @@ from airflow_provider_launch.pipelines.model import (
     TaskStep,
 )
 from airflow_provider_launch.pipelines.objects import FOLDER
+from airflow_provider_launch.pipelines.parameters import REDUCERS, is_name
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
 COMMAND_TYPES = ("python", "shell", "notebook", "app")
@@ -36,7 +37,6 @@ _GONE_COMMANDS = {
     "python-lambda": "write a function in a module",
     "python-function": "write python",
     "container": "write shell, and name the image in the executor's config",
-    "async-python": "write python",
 }
 _GONE_STEPS = {"loop": "unroll it, or let one task loop"}
 # Airflow does this work; the sections are accepted so that existing files can be read.
@@ -57,14 +57,16 @@ def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tup
     document, problems = load_document(path)
     if problems and not document.data:
         return None, problems
-    sections = [document]
-    if isinstance(config, Path):
-        extra, more = load_document(config)
-        problems += more
-        sections.append(extra)
-    elif config is not None:
-        sections.append(Document(dict(config), "config"))
+    sections = [document, *_config(config, problems)]
     return _read(sections, path.resolve().parent, path.stem, problems, (path.resolve(),)), problems
+
+
+def _config(config: Path | Mapping[str, Any] | None, problems: list[Problem]) -> list[Document]:
+    if isinstance(config, Path):
+        document, more = load_document(config)
+        problems += more
+        return [document]
+    return [] if config is None else [Document(dict(config), "config")]
 
 
 def read_parameters(path: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -73,10 +75,12 @@ def read_parameters(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     return ({} if problems else _parameters(document, (), problems)), problems
 
 
-def read_document(data: Mapping[str, Any], folder: Path, name: str) -> tuple[PipelineModel | None, list[Problem]]:
-    """Return the model of a document made in Python, and its problems."""
+def read_document(
+    data: Mapping[str, Any], folder: Path, name: str, config: Path | Mapping[str, Any] | None = None
+) -> tuple[PipelineModel | None, list[Problem]]:
+    """Return the model of a document made in Python, and its problems; `config` as in `read_file`."""
     problems: list[Problem] = []
-    return _read([Document(data)], folder, name, problems, ()), problems
+    return _read([Document(data), *_config(config, problems)], folder, name, problems, ()), problems
 
 
 def _read(
@@ -89,7 +93,8 @@ def _read(
     if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
-    executor, catalog = ExecutorSection(), ("", "")
+    executor = ExecutorSection()
+    catalog: tuple[str, str, tuple[str, ...]] = ("", "", ())
     parameters: dict[str, Any] = {}
     for section in sections:
         if not isinstance(section.data, Mapping):
@@ -121,6 +126,7 @@ def _read(
         parameters={**reader.parameters, **parameters},
         catalog=catalog[0],
         catalog_conn_id=catalog[1],
+        project=catalog[2],
         file=document.file,
     )
 
@@ -144,9 +150,9 @@ def _executor(document: Document, path: KeyPath, problems: list[Problem], step: 
     return ExecutorSection(kind or "local", config, document.place(path, step))
 
 
-def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str, str]:
+def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(document.data["catalog"], str):
-        return document.data["catalog"], ""
+        return document.data["catalog"], "", ()
     fields = Fields(document, ("catalog",), problems)
     kind = fields.text("type") or "file-system"
     if kind not in ("file-system", "do-nothing", "object-storage"):
@@ -155,10 +161,12 @@ def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str,
     location = config.text("location", "catalog_location", "path")
     conn_id = config.text("conn_id")
     config.text("compute_data_folder")
+    project = config.texts("project")
+    _check_patterns(config, "project", project)
     if config is not fields:
         config.refuse_others("a catalog's config")
     fields.refuse_others("a catalog")
-    return location, conn_id
+    return location, conn_id, project
 
 
 class _Reader:
@@ -231,6 +239,7 @@ class _Reader:
 
     def _task(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
         kind = fields.text("command_type") or "python"
+        kind = "python" if kind == "async-python" else kind
         if kind not in COMMAND_TYPES:
             cure = _GONE_COMMANDS.get(kind) or closest(kind, COMMAND_TYPES)
             fields.wrong("command_type", f"{kind!r} is not a valid command_type; {cure}")
@@ -241,7 +250,7 @@ class _Reader:
             fields.wrong("command_type", "'app' needs either 'app' or 'component'")
         if kind != "app" and (app is not None or component):
             fields.wrong("app" if app is not None else "component", "needs 'command_type: app'")
-        if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", command):
+        if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[\w-]+)*\.[^\W\d]\w*", command):
             fields.wrong("command", f"{command!r} must be module.function, or add 'command_type: shell'")
         is_template = fields.flag("template", default=True)
         if command and is_template and (reason := _template_error(command)):
@@ -311,8 +320,6 @@ class _Reader:
         )
 
     def _check_reducer(self, fields: Fields, reducer: Any) -> None:
-        from airflow_provider_launch.pipelines.parameters import REDUCERS
-
         for one in reducer.values() if isinstance(reducer, Mapping) else [reducer]:
             if not isinstance(one, str) or (one not in REDUCERS and not re.fullmatch(r"\w+(\.\w+)+", one)):
                 fields.wrong(
@@ -375,6 +382,8 @@ class _Reader:
                 fields.wrong("returns", f"{name!r} is an object, which only a function or a notebook can return")
             if kind == "object" and not (name.isidentifier() and name.isascii()):
                 fields.wrong("returns", f"{name!r} is an object, whose name must be a Python name")
+            if command_type == "shell" and not is_name(name):
+                fields.wrong("returns", f"{name!r} is not a valid name of a variable, which a shell command returns")
             if name in found:
                 fields.wrong("returns", f"{name!r} is returned twice")
             found[name] = Return(name, kind)
@@ -391,7 +400,7 @@ class _Reader:
             fields.wrong("secrets", "must be a list of names, or a mapping of variable to name")
             return {}
         for name in pairs:
-            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            if not is_name(name):
                 fields.wrong("secrets", f"{name!r} is not a valid name of an environment variable; write a mapping")
         return pairs
 
@@ -399,15 +408,13 @@ class _Reader:
         if not fields.mapping("catalog"):
             return Catalog()
         part = Fields(self._document, (*path, "catalog"), self._problems, shown)
-        catalog = Catalog(part.texts("get"), part.texts("put"))
+        catalog = Catalog(part.texts("get"), part.texts("put"), part.texts("project"))
         part.any("store_copy")
         if part.text("compute_data_folder") not in ("", "."):
             part.wrong("compute_data_folder", "must be the task's folder; put the folder's name into the patterns")
         part.refuse_others("a catalog")
-        for key, patterns in (("get", catalog.get), ("put", catalog.put)):
-            for pattern in patterns:
-                if reason := _outside(pattern):
-                    part.wrong(key, f"{pattern!r} {reason}; patterns stay inside the task's folder")
+        for key, patterns in (("get", catalog.get), ("put", catalog.put), ("project", catalog.project)):
+            _check_patterns(part, key, patterns)
         return catalog
 
     def _inside(self, fields: Fields, key: str) -> str:
@@ -448,6 +455,12 @@ def _parameters(document: Document, path: KeyPath, problems: list[Problem]) -> d
         if what := _unstorable(value):
             fields.wrong(name, f"is or contains {what}, which Airflow cannot store as a parameter; quote it")
     return {str(name): value for name, value in fields.data.items()}
+
+
+def _check_patterns(fields: Fields, key: str, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        if reason := _outside(pattern):
+            fields.wrong(key, f"{pattern!r} {reason}; patterns stay inside the task's folder")
 
 
 def _outside(pattern: str) -> str:

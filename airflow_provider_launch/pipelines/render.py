@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_launch.pipelines.checks import incoming, step_path
-from airflow_provider_launch.pipelines.executors import MOCKED, placement, task_limit
+from airflow_provider_launch.pipelines.executors import MOCKED, patched, placement, task_limit
 from airflow_provider_launch.pipelines.gates import (
     CaseCheck,
     CaseGate,
@@ -35,6 +35,7 @@ from airflow_provider_launch.pipelines.model import (
     Step,
     SuccessStep,
     TaskStep,
+    steps_of,
 )
 from airflow_provider_launch.pipelines.parts import Part
 from airflow_provider_launch.pipelines.plugin_operator import PluginStepOperator
@@ -51,7 +52,6 @@ class Renderer:
         self.folders = (*([model.folder / code_dir] if isinstance(code_dir, str) else []), model.folder)
         self._order = 0
         self._mocked = model.executor.type == MOCKED
-        self._patches: Mapping[str, Any] = model.executor.config.get("patches") or {}
 
     def next_order(self) -> int:
         """Return the position of the next step in the pipeline."""
@@ -124,28 +124,19 @@ class Renderer:
     # ---- steps -----------------------------------------------------------------------------------------------
 
     def _step(self, step: Step, scope: Scope, sources: list[Source]) -> Part:
-        if isinstance(step, TaskStep) and not self._is_mocked(step):
-            return self._task(step, scope, sources)
+        task = patched(self._model, step) if isinstance(step, TaskStep) and self._mocked else step
+        if isinstance(task, TaskStep):
+            return self._task(task, scope, sources)
         if isinstance(step, (ParallelStep, MapStep, DagStep, ConditionalStep)):
             with TaskGroup(task_id_of(step.name), group_display_name=step.name, prefix_group_id=True):
                 return self._composite(step, scope, sources)
         operator = FailOperator if isinstance(step, FailStep) else StubOperator
         kwargs: dict[str, Any] = {"retries": 0} if isinstance(step, FailStep) else {}
-        task = operator(task_id=task_id_of(step.name), task_display_name=step.name, **kwargs)
+        stub = operator(task_id=task_id_of(step.name), task_display_name=step.name, **kwargs)
         self.next_order()
-        return Part(task, [task], [], [task.task_id], outputs=sources)
-
-    def _is_mocked(self, step: TaskStep) -> bool:
-        return self._mocked and step.name not in self._patches
+        return Part(stub, [stub], [], [stub.task_id], outputs=sources)
 
     def _task(self, step: TaskStep, scope: Scope, sources: list[Source]) -> Part:
-        if self._mocked:
-            patch = self._patches[step.name] or {}
-            step = replace(
-                step,
-                command=patch.get("command", step.command),
-                command_type=patch.get("command_type", step.command_type),
-            )
         place = placement(self._model, step)
         operator = StepOperator if place.backend is not None else PluginStepOperator
         kwargs = task_kwargs(step, scope, task_limit(self._model))
@@ -173,7 +164,9 @@ class Renderer:
             return self.graph(step.branch, scope, sources)
         if isinstance(step, MapStep):
             assert step.branch is not None
-            if isinstance(step.iterate_on, tuple):
+            # Airflow cannot map inside of a mapped group.
+            is_nested = bool(scope.group) or any(isinstance(one, MapStep) for one, _, _ in steps_of(step.branch))
+            if isinstance(step.iterate_on, tuple) and is_nested:
                 return unrolled(self, step, step.branch, step.iterate_on, scope, sources)
             return mapped(self, step, step.branch, scope, sources)
         if isinstance(step, ConditionalStep):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.apps import Inputs, build_app
-from airflow_provider_launch.pipelines.executors import Placement, placement
+from airflow_provider_launch.pipelines.executors import LOCAL, Placement, placement
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, object_names, reference
 from airflow_provider_launch.pipelines.parameters import from_environment, returned_values
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem, closest
 from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers.logs import JsonValue
+from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import AppState
@@ -73,8 +76,6 @@ def run_step(
     missing = [name for name in elements if name not in values]
     if missing:
         raise InvalidAppError(f"step {step.name!r} is inside a map; set its element: --set {missing[0]}=...")
-    if step.secrets:
-        raise InvalidAppError(f"step {step.name!r} needs secrets from Airflow; use airflow tasks test")
     place = placement(model, step)
     backend = place.backend
     if backend is None:
@@ -89,10 +90,39 @@ def run_step(
     values = {**stored, **values}
     objects = tuple(name for name in stored if values[name] is stored[name])
     folder = data if step.catalog or objects or object_names(step) else None
-    inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder, objects=objects)
+    inputs = Inputs(
+        values, {name: values[name] for name in elements}, secrets_of(step), data_dir=folder, objects=objects
+    )
     # A local folder is not on the volume.
     settings = replace(place.settings, data_volume="")
     app, cfg = build_app(model, step, replace(place, settings=settings), inputs)
+    code, result = launched(place, app, cfg, show, is_dry=is_dry)
+    if code or is_dry:
+        return code, None
+    names = None if step.returns is None else [item.name for item in step.returns]
+    return 0, returned_values(result, names, given=values, step=step.name)
+
+
+def secrets_of(step: TaskStep) -> dict[str, str]:
+    """Return the secrets of a step, which are variables of this process without Airflow.
+
+    Raises:
+        InvalidAppError: one is not set.
+    """
+    missing = [name for name in step.secrets if name not in os.environ]
+    if missing:
+        raise InvalidAppError(
+            f"step {step.name!r} needs the secrets {', '.join(missing)}; set these variables here, or use Airflow"
+        )
+    return {name: os.environ[name] for name in step.secrets}
+
+
+def launched(
+    place: Placement, app: AppDef, cfg: Mapping[str, Any], show: Callable[[str], object], *, is_dry: bool = False
+) -> tuple[int, JsonValue]:
+    """Launch the app of a step, show its lines, and return an exit code and its result."""
+    assert place.backend is not None
+    backend = place.backend
     with _runner(place) as (runner, defaults):
         info = runner.dryrun(app, backend.name, {**defaults, **cfg})
         if is_dry:
@@ -110,9 +140,7 @@ def run_step(
         if status is None or status.state != AppState.SUCCEEDED:
             show(f"{handle} {status.state if status else 'is unknown'}: {status.msg if status else ''}")
             return 1, None
-        result = runner.scheduler(backend.name).result(parse_app_handle(handle).app_id)
-    names = None if step.returns is None else [item.name for item in step.returns]
-    return 0, returned_values(result, names, given=values, step=step.name)
+        return 0, runner.scheduler(backend.name).result(parse_app_handle(handle).app_id)
 
 
 def _stored_objects(model: PipelineModel, folder: Path) -> dict[str, Any]:
@@ -129,7 +157,7 @@ def _stored_objects(model: PipelineModel, folder: Path) -> dict[str, Any]:
 def _runner(place: Placement) -> Iterator[tuple[Runner, dict[str, Any]]]:
     """Yield a runner, and the options of the connection."""
     assert place.backend is not None
-    if place.backend.name == "local" and not place.settings.conn_id:
+    if place.type == LOCAL and not place.settings.conn_id:
         # Without a connection Airflow is not needed.
         with Runner("run_step") as runner:
             yield runner, {}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from airflow_provider_launch.pipelines.parameters import as_text
-
+# The functions and the command are separate arguments, so that errors of the command have its own line numbers.
+_RUN = 'eval "$1"; launch_command=$2; shift 2; eval "$launch_command"; launch_hand_back'
 # awk, because every image with a shell has it; it can read the environment and write JSON.
-_HAND_BACK = r"""launch_hand_back() {
+_FUNCTIONS = r"""launch_given=$(env)
+launch_hand_back() {
   launch_code=$?
   trap - EXIT
-  if [ "$launch_code" -eq 0 ] && [ -n "$LAUNCH_RESULT_PATH" ] && ! [ -s "$LAUNCH_RESULT_PATH" ]; then
-    awk -v wanted='@NAMES@' '
+  if [ "$launch_code" -eq 0 ] && [ -n "${LAUNCH_RESULT_PATH:-}" ]; then
+    [ -s "$LAUNCH_RESULT_PATH" ] || printf '%s\n' "$launch_given" | awk -v wanted='@NAMES@' '
       function quoted(text,  at, sign, found) {
         for (at = 1; at <= length(text); at++) {
           sign = substr(text, at, 1)
@@ -24,25 +24,23 @@ _HAND_BACK = r"""launch_hand_back() {
         }
         return "\"" found "\""
       }
-      function take(name,  bare) {
-        bare = name
-        sub(/^(MAGNUS_PRM_|RUNNABLE_PRM_|LAUNCH_PARAM_)/, "", bare)
-        if (!(name in ENVIRON) || name in taken) return
-        if (index("\n" given "\n", "\n" bare "=" quoted(ENVIRON[name]) "\n")) return
+      function take(name) {
+        if (!(name in ENVIRON) || name in taken || index(given "\n", "\n" name "=" ENVIRON[name] "\n")) return
         taken[name] = 1
         out = out (out == "" ? "" : ", ") quoted(name) ": " quoted(ENVIRON[name])
       }
-      BEGIN {
-        given = ENVIRON["LAUNCH_GIVEN"]
-        for (at = 0; ("LAUNCH_GIVEN_" at) in ENVIRON; at++) given = given ENVIRON["LAUNCH_GIVEN_" at]
+      { given = given "\n" $0 }
+      END {
         count = split(wanted, names, " ")
         for (at = 1; at <= count; at++) {
           take(names[at]); take("MAGNUS_PRM_" names[at]); take("RUNNABLE_PRM_" names[at])
           take("LAUNCH_PARAM_" names[at])
         }
+        for (name in ENVIRON) if (name ~ /^MAGNUS_TRACK_./) take(name)
         if (!count) for (name in ENVIRON) if (name ~ /^(MAGNUS_PRM_|RUNNABLE_PRM_|LAUNCH_PARAM_)./) take(name)
         printf "{\"$env\": {%s}}", out
-      }' </dev/null >"$LAUNCH_RESULT_PATH" || launch_code=$?
+      }' >"$LAUNCH_RESULT_PATH" || launch_code=$?
+    @PACK@ || :
   fi
   exit "$launch_code"
 }
@@ -50,8 +48,8 @@ trap launch_hand_back EXIT
 """
 
 
-def shell_script(command: str, returns: Iterable[str] | None) -> str:
-    """Return a script that runs `command` and then returns the environment variables that it changed.
+def shell_arguments(command: str, returns: Iterable[str] | None, pack: str = ":") -> list[str]:
+    """Return the arguments of a shell that runs `command` and then returns the environment variables that it changed.
 
     The exit code is that of the command, which may end in a comment or a here-document. If a
     command writes to LAUNCH_RESULT_PATH itself, that result is kept.
@@ -59,13 +57,10 @@ def shell_script(command: str, returns: Iterable[str] | None) -> str:
     Args:
         command: for a POSIX shell.
         returns: the variables to return, with or without the prefix of a parameter. None: all with a prefix.
+        pack: a command that packs a large result in place.
     """
     names = None if returns is None else list(returns)
     if names == []:
-        return command
-    return f"{_HAND_BACK.replace('@NAMES@', ' '.join(names or ()))}{command}\nlaunch_hand_back\n"
-
-
-def given_lines(parameters: Mapping[str, object]) -> str:
-    """Return the parameters for the comparison in the script: a name and its quoted text per line."""
-    return "\n".join(f"{name}={json.dumps(as_text(value), ensure_ascii=False)}" for name, value in parameters.items())
+        return ["-c", command]
+    functions = _FUNCTIONS.replace("@NAMES@", " ".join(names or ())).replace("@PACK@", pack)
+    return ["-c", _RUN, "sh", functions, command]

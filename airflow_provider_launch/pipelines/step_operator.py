@@ -28,6 +28,10 @@ _TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir",
 """Settings that are templates, besides `env`, which Airflow shows, and the options of the scheduler."""
 
 
+_ELEMENT = "launch_element"
+"""In the context: the element of a map as text, which the UI shows instead of its number."""
+
+
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
 
@@ -64,6 +68,8 @@ class StepOperator(LaunchAppOperator):
         order: int,
         **kwargs: Any,
     ) -> None:
+        if scope.group:
+            kwargs.setdefault("map_index_template", f"{{{{ {_ELEMENT} | default(ti.map_index) }}}}")
         super().__init__(app=_built_later, launch_conn_id=place.conn_id, cfg=dict(place.options), **kwargs)
         self.model = model
         self.step = step
@@ -99,8 +105,11 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
+        from airflow_provider_launch.pipelines.parameters import as_text
 
         known, elements = known_parameters(context, self.sources, self.scope)
+        if self.scope.group:
+            context[_ELEMENT] = as_text(elements[self.scope.iterate_as])[:100]  # type: ignore[literal-required]  # ours
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
         step, place = self._rendered(context)
@@ -189,8 +198,7 @@ class StepOperator(LaunchAppOperator):
     ) -> Objects:
         from airflow_provider_launch.pipelines.objects import Objects, readable
 
-        sees_files = place.backend is None or place.backend.shares_files or bool(place.settings.data_dir)
-        if step.command_type not in ("python", "notebook") or not sees_files:
+        if step.command_type not in ("python", "notebook") or not place.sees_files:
             return Objects(values)
         return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
 
@@ -208,7 +216,7 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         backend = self.place.backend
-        if backend is None or self.launch_conn_id == backend.conn_id:
+        if backend is None or self.launch_conn_id == backend.default_conn_id:
             return
         found = LaunchHook.for_connection(self.launch_conn_id).options.backend
         if found != backend.name:
@@ -250,7 +258,7 @@ class StepOperator(LaunchAppOperator):
 
     def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.pipelines.parameters import returned_values
+        from airflow_provider_launch.pipelines.parameters import returned_values, tracked, unpacked
 
         self._attempt = attempt
         try:
@@ -265,13 +273,14 @@ class StepOperator(LaunchAppOperator):
             known, _ = known_parameters(context, self.sources, self.scope)
             names = None if self.step.returns is None else [item.name for item in self.step.returns]
             with final_errors():
-                returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
+                document = unpacked(value["result"], self.step.name)
+                returned = returned_values(document, names, given=known.values, step=self.step.name)
             attempt.store_files()
-            self._keep_references(returned, value["result"], context["ti"].map_index)
+            self._keep_references(returned, document, context["ti"].map_index)
             if returned:
                 self.log.info("returned %s", ", ".join(returned))
             known.set(returned, self.order)
             index = context["ti"].map_index if self.scope.group else None
             context["ti"].xcom_push(PARAMETERS_KEY, known.to_json(returned, index))
-        attempt.succeed(value, returned)
+        attempt.succeed(value, returned, tracked(document, self.step.name))
         return value

@@ -41,7 +41,11 @@ def load(
 
 
 def load_document(
-    data: Mapping[str, Any], folder: Path, name: str, params: Mapping[str, Any] | None = None
+    data: Mapping[str, Any],
+    folder: Path,
+    name: str,
+    params: Mapping[str, Any] | None = None,
+    config: Config | None = None,
 ) -> PipelineModel:
     """Return the pipeline that a document made in Python describes.
 
@@ -50,11 +54,12 @@ def load_document(
         folder: the folder to which its paths are relative.
         name: the name of the pipeline.
         params: parameters that override those of the document.
+        config: as in `load`.
 
     Raises:
         PipelineError: with all problems.
     """
-    model, problems = read_document(data, folder, name)
+    model, problems = read_document(data, folder, name, Path(config) if isinstance(config, str) else config)
     if model is not None:
         model = replace(model, parameters={**model.parameters, **from_environment(), **(params or {})})
         problems = problems or find_problems(model)

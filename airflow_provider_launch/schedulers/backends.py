@@ -34,6 +34,18 @@ class BackendInfo:
     demo_options: Mapping[str, str] | None = None
     """Options of the connection that `make demo` uses; `{build}` stands for the build folder. None: its demo defines a
     connection itself, or needs none."""
+    executors: tuple[str, ...] = ()
+    """Types of executor in pipelines that mean it: its own, then those of magnus and runnable that it replaces. Empty:
+    its own name."""
+    in_containers: bool = True
+    """Whether an app runs in an image and does not see the files of the worker."""
+    shares_files: bool = False
+    """Whether an app can see a folder of the worker: on the same host, or by a mount."""
+
+    @property
+    def executor(self) -> str:
+        """The type of executor in pipelines."""
+        return self.executors[0] if self.executors else self.name
 
     @property
     def connection_type(self) -> str:
@@ -80,9 +92,25 @@ class BackendInfo:
 
 
 _ROWS = (
-    BackendInfo("local", "Local", "local processes", ("root",)),
     BackendInfo(
-        "docker", "Docker", "Docker", ("host",), "docker", ("docker", "requests", "urllib3"), {"pull": "never"}
+        "local",
+        "Local",
+        "local processes",
+        ("root",),
+        executors=("local", "demo-renderer", "emulator"),
+        in_containers=False,
+        shares_files=True,
+    ),
+    BackendInfo(
+        "docker",
+        "Docker",
+        "Docker",
+        ("host",),
+        "docker",
+        ("docker", "requests", "urllib3"),
+        {"pull": "never"},
+        executors=("local-container", "docker"),
+        shares_files=True,
     ),
     BackendInfo(
         "kubernetes",
@@ -92,6 +120,7 @@ _ROWS = (
         "kubernetes",
         ("kubernetes", "urllib3"),
         {},
+        executors=("kubernetes", "argo", "kfp", "k8s-job", "mini-k8s-job"),
     ),
     BackendInfo(
         "aws_batch",
@@ -100,6 +129,7 @@ _ROWS = (
         ("aws_conn_id", "profile_name", "aws_access_key_id", "role_arn", "region_name", "endpoint_url"),
         "aws",
         ("boto3", "botocore"),
+        executors=("aws-batch", "local-aws-batch"),
     ),
     BackendInfo(
         "slurm",
@@ -109,6 +139,8 @@ _ROWS = (
         "slurm",
         ("paramiko",),
         {"root": "{build}/slurm"},
+        executors=("slurm", "slurm-job"),
+        in_containers=False,
     ),
 )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import ObjectStoragePath
 
-from airflow_provider_launch.pipelines.catalog import CatalogError, Earlier, RunCatalog
+from airflow_provider_launch.pipelines.catalog import CatalogError, Earlier, RunCatalog, copy_project
 
 
 class Files:
@@ -137,3 +138,69 @@ def test_files_of_a_failed_try_are_gone_after_a_success(run_pipeline, tmp_path):
 
     assert ran.state == "success", ran.states
     assert len([*(tmp_path / "catalog").rglob("*.csv")]) == 1
+
+
+def test_a_program_stays_executable(files: Files) -> None:
+    made = files.folder()
+    (made / "run.sh").write_text("#!/bin/sh\n")
+    (made / "run.sh").chmod(0o4750)
+    (made / "plain").touch()
+    files.catalog("make").put(["*"], made)
+    folder = files.folder()
+
+    files.catalog("read", make=1).get(["**"], folder)
+
+    assert [(folder / name).stat().st_mode & 0o7777 for name in ("run.sh", "plain")] == [0o755, 0o644]
+
+
+def test_files_of_the_project_are_copied_where_the_pipeline_asks_for_them(tmp_path: Path) -> None:
+    project, folder = tmp_path / "project", tmp_path / "own"
+    for name in ("scripts/a.py", "scripts/sub/b.py", "scripts/__pycache__/a.pyc", ".git/config", "other.txt"):
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (project / "scripts" / "link").symlink_to("/etc/passwd")
+    folder.mkdir()
+
+    assert copy_project(project, ["scripts/**", "data/"], folder) == 2
+
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert found == {"scripts", "scripts/a.py", "scripts/sub", "scripts/sub/b.py", "data"}
+    with pytest.raises(CatalogError, match=r"no file of the project .* matches 'missing/\*'"):
+        copy_project(project, ["missing/*"], folder)
+
+
+def test_a_task_with_a_catalog_sees_files_of_the_project(write, run_pipeline) -> None:
+    """As in magnus, whose tasks start in the project; `python scripts/x.py` failed."""
+    write("print('of the project')\n", "scripts/say.py")
+
+    ran = run_pipeline("""
+        catalog: {project: "scripts/*.py"}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: 'cat scripts/say.py > out.txt', catalog: {put: out.txt}, next: b}
+            b: {type: task, command_type: shell, command: 'echo x > data/x && cat data/x out.txt', catalog: {get: out.txt, project: data/}, next: c}
+            c: {type: task, command_type: shell, command: 'test ! -e scripts', catalog: {get: out.txt, project: data/}, next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_notebook_is_kept_with_its_outputs(write, run_pipeline, tmp_path: Path, fails: bool) -> None:
+    pytest.importorskip("nbclient")
+    source = "print('seen')" + ("; raise Exception('broken')" if fails else "")
+    cell = {"cell_type": "code", "metadata": {}, "source": source, "outputs": [], "execution_count": None, "id": "a"}
+    write(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "book.ipynb")
+
+    ran = run_pipeline("""
+        catalog: kept
+        dag: {start_at: a, steps: {a: {type: task, command_type: notebook, command: book.ipynb, next: success}}}
+        """)
+
+    assert ran.state == ("failed" if fails else "success"), ran.states
+    (found,) = (tmp_path / "kept").rglob("book_out.ipynb")
+    assert "seen" in found.read_text()
+    assert ("broken" in found.read_text()) is fails
+    assert "seen" not in (tmp_path / "book.ipynb").read_text().replace("print('seen')", "")

@@ -32,14 +32,14 @@ class Place:
         self.store = Store()
         self.catalog = tmp_path / "catalog"
         (tmp_path / "base").mkdir(mode=0o700)
-        model = SimpleNamespace(catalog=f"file://{self.catalog}", catalog_conn_id="", folder=tmp_path)
+        model = SimpleNamespace(catalog=f"file://{self.catalog}", catalog_conn_id="", folder=tmp_path, project=())
         self.op = SimpleNamespace(
-            step=SimpleNamespace(catalog=Catalog(get=(), put=("*.py",)), returns=None),
+            step=TaskStep("t", catalog=Catalog(put=("*.py",))),
             model=model, scope=Scope(), log=logging.getLogger(__name__), retries=0, dag=SimpleNamespace(task_dict={}),
             render_template=lambda value, _context: value, get_flat_relative_ids=lambda **_how: set(),
         )  # fmt: skip
         self.place = SimpleNamespace(
-            type="local", backend=None, settings=SimpleNamespace(data_dir=str(tmp_path / "base"))
+            type="local", backend=None, sees_files=True, settings=SimpleNamespace(data_dir=str(tmp_path / "base"))
         )
         ti = SimpleNamespace(
             try_number=1, dag_id="d", run_id="r", task_id="t", map_index=-1, max_tries=-1, xcom_push=lambda *_: None
@@ -64,7 +64,7 @@ def test_a_deferred_task_stores_the_files_of_its_folder_and_removes_it(task):
     (folder / "model.py").write_text("one")
     attempt = task.resume()
     attempt.store_files()
-    attempt.succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {})
+    attempt.succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {}, {})
 
     assert [path.read_text() for path in task.catalog.rglob("*.py")] == ["one"]
     assert not folder.exists()
@@ -131,7 +131,7 @@ def test_the_folder_of_an_app_that_runs_on_is_used_again(task):
 def test_a_record_with_wrong_types_ends_no_task(task, change):
     task.start().prepare_files()
     task.store[KEY] = ["a", task.store[KEY][-1] | change]
-    task.resume().succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {})
+    task.resume().succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {}, {})
 
     assert task.store[KEY][-1]["state"] == "SUCCEEDED"
 

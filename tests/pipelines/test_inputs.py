@@ -95,6 +95,13 @@ def test_a_function_gets_large_parameters(write, tmp_path):
     assert json.loads((tmp_path / "r").read_text()) == {"count": 5000, "last": large["files"][-1]}
 
 
+def test_the_program_leaves_room_in_a_request(write):
+    """AWS Batch accepts 24 KB, and the record of the launch is a second copy of the program there."""
+    role, _ = built(write(one(command="m.f", executor={"type": "aws-batch", "config": {"image": "i"}})), {})
+
+    assert len(json.dumps(role.args)) < 10_000
+
+
 def test_a_command_that_is_no_template_stays_as_it_is(write):
     path = write(one(command_type="shell", command="A=abc; echo ${#A} '{{ ds }}'", template=False))
 

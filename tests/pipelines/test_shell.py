@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.pipelines.parameters import returned_values
-from airflow_provider_launch.pipelines.shell import given_lines, shell_script
+from airflow_provider_launch.pipelines.parameters import returned_values, tracked
+from airflow_provider_launch.pipelines.shell import shell_arguments
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 DIFFICULT = 'it\'s "quoted" \\ back\tslash $HOME\nnew line äöü 中 {{ x }}'
 
 
 def run(command: str, returns=None, shell: str = "sh", **given):
-    env = {"PATH": os.environ["PATH"], "LAUNCH_GIVEN": given_lines(given)}
+    env = {"PATH": os.environ["PATH"]}
     for name, value in given.items():
         text = value if isinstance(value, str) else json.dumps(value)
         env |= {name: text, f"MAGNUS_PRM_{name}": text, f"LAUNCH_PARAM_{name}": text}
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result")
         env["LAUNCH_RESULT_PATH"] = str(result)
-        script = shell_script(command, returns)
-        ran = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
+        arguments = shell_arguments(command, returns)
+        ran = subprocess.run([shell, *arguments], env=env, capture_output=True, text=True, check=False)
         document = json.loads(result.read_text()) if result.exists() and result.stat().st_size else None
     return ran, None if ran.returncode else returned_values(document, returns, given=given, step="s")
 
@@ -80,6 +81,27 @@ def test_the_exit_code_is_that_of_the_command(command, code):
     ran, _ = run(command, ["x"])
 
     assert ran.returncode == code
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+@pytest.mark.parametrize("command", ["true\nif fi", "true\nnosuchcommand"])
+def test_an_error_has_the_line_of_the_command(shell, command):
+    ran, _ = run(command, None, shell)
+
+    assert ran.returncode, ran.stderr
+    assert re.search(r"\b2:", ran.stderr), ran.stderr
+
+
+def test_a_tracked_variable_is_a_metric_and_not_a_value(tmp_path):
+    result = tmp_path / "result"
+    arguments = shell_arguments("export x=1 MAGNUS_TRACK_loss=0.5 MAGNUS_TRACK_loss_STEP_3=0.2", ["x"])
+    env = {"PATH": os.environ["PATH"], "LAUNCH_RESULT_PATH": str(result)}
+    subprocess.run(["sh", *arguments], env=env, check=True)
+
+    document = json.loads(result.read_text())
+
+    assert returned_values(document, ["x"], given={}, step="s") == {"x": 1}
+    assert tracked(document, "s") == {"loss": 0.5, "loss_STEP_3": 0.2}
 
 
 def test_a_declared_value_that_is_missing_is_an_error():

@@ -138,7 +138,6 @@ def test_it_has_a_page_an_example_and_a_contract(info: BackendInfo, checkout: Pa
 
 # Other packages choose by capability. These have a reason to name an engine.
 NAMES_ENGINES = {
-    "pipelines/executors.py": "the table from Elyra's executor types to backends",
     "schedulers/__init__.py": "`local_docker`, the second name that TorchX has for Docker",
     "workspace/docker_workspace.py": "images are built by a Docker engine, whatever runs them",
     "specs/named_resources_aws.py": "a label of Kubernetes' nodes",

@@ -1,0 +1,262 @@
+"""A whole pipeline at the desk: local processes, no Airflow."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.pipelines.desk import DeskRun, new_run, runs_of
+from airflow_provider_launch.pipelines.validation import load
+
+CODE = """
+import pathlib
+
+
+class Model:
+    def __init__(self, xs):
+        self.xs = xs
+
+
+def fit(y):
+    return Model(y)
+
+
+def use(model):
+    return max(model.xs)
+"""
+WHOLE = """
+    executor: {{type: kubernetes, config: {{image: "repo/x:1", data_dir: /shared, env: {{FROM: file}}}}}}
+    parameters: {{xs: [1, 2, 3], side: left}}
+    dag:
+      start_at: each
+      steps:
+        each:
+          type: map
+          iterate_on: xs
+          iterate_as: x
+          next: fit
+          branch:
+            start_at: one
+            steps: {{one: {{type: task, command_type: shell, command: 'export y=$((x * 10)); echo $x > part.txt', returns: [y], catalog: {{put: "*.txt"}}, next: success}}}}
+        fit: {{type: task, command: desk_code.fit, returns: [{{name: model, kind: object}}], next: choose}}
+        choose:
+          type: conditional
+          parameter: side
+          next: use
+          branches:
+            left: {{start_at: a, steps: {{a: {{type: task, command_type: shell, command: 'export taken=left$FROM', returns: [taken], next: success}}}}}}
+            right: {{start_at: a, steps: {{a: {{type: task, command_type: shell, command: 'exit 9', next: success}}}}}}
+        use: {{type: task, command: desk_code.use, returns: [most], next: files}}
+        files: {{type: task, command_type: shell, command: 'cat each/*/part.txt > all.txt; {then}', catalog: {{get: "each/**", put: all.txt}}, next: both, on_failure: repair}}
+        both:
+          type: parallel
+          next: success
+          branches:
+            one: {{start_at: a, steps: {{a: {{type: task, command_type: shell, command: 'export z=1', returns: [z], next: success}}}}}}
+            two: {{start_at: a, steps: {{a: {{type: task, command_type: shell, command: 'export z=2', returns: [z], next: success}}}}}}
+        repair: {{type: task, command_type: shell, command: 'test "$(cat all.txt | wc -l)" -eq 3 && export repaired=1', returns: [repaired], catalog: {{get: all.txt}}, next: {end}}}
+    """
+
+
+@pytest.fixture
+def pipeline(write):
+    def make(then: str = "true", end: str = "success") -> Path:
+        write(CODE, "desk_code.py")
+        return write(WHOLE.format(then=then, end=end))
+
+    return make
+
+
+@pytest.mark.timeout(900)
+def test_every_kind_of_step_runs_and_a_failure_is_resumed(pipeline, tmp_path) -> None:
+    """Only the failed step and those after it run again; the others keep values, objects and files."""
+    shown: list[str] = []
+    flag = tmp_path / "flag"
+    model = load(pipeline(f"test -e {flag}", end="fail"))
+    folder = new_run(model.name)
+
+    assert DeskRun(model, folder, shown.append).run({"side": "left"}) is None
+    assert [line for line in shown if "FAILED: step 'files'" in line], shown
+    flag.touch()
+    shown.clear()
+    values = DeskRun(model, folder, shown.append).run({})
+
+    assert values is not None, shown
+    assert {name: values[name] for name in ("y", "most", "taken", "z")} == {
+        "y": [10, 20, 30], "most": 30, "taken": "leftfile", "z": 2,
+    }  # fmt: skip
+    steps = [line.removeprefix("== ") for line in shown if line.startswith("== ")]
+    assert steps == [
+        *(f"each[{at}].one: succeeded before" for at in range(3)), "fit: succeeded before",
+        "choose.left.a: succeeded before", "use: succeeded before", "files", "both.one.a", "both.two.a",
+    ]  # fmt: skip
+    assert next(runs_of(model.name)) == folder
+    assert (folder / "catalog" / model.name / "run" / "files" / "all.txt").read_text() == "1\n2\n3\n"
+
+
+@pytest.mark.timeout(900)
+def test_a_handler_gets_the_files_of_the_failed_step(pipeline) -> None:
+    shown: list[str] = []
+    model = load(pipeline("exit 1"))
+    run = DeskRun(model, new_run(model.name), shown.append)
+
+    values = run.run({})
+
+    assert (values or {}).get("repaired") == 1, shown
+    assert run.failed == ["files"]
+
+
+def test_patches_templates_secrets_and_attempts(write, monkeypatch, tmp_path) -> None:
+    shown: list[str] = []
+    monkeypatch.setenv("TOKEN", "s3")
+    once = "test -e {{ params.at }}/f || { touch {{ params.at }}/f; exit 1; }"
+    path = write(f"""
+        executor: {{type: mocked, config: {{patches: {{b: {{command: '{once}; export y={{{{ ds }}}}$TOKEN'}}}}}}}}
+        parameters: {{at: {tmp_path}}}
+        dag:
+          start_at: a
+          steps:
+            a: {{type: task, command_type: shell, command: exit 1, next: b}}
+            b: {{type: task, command_type: shell, command: exit 1, max_attempts: 2, returns: [y], secrets: [TOKEN], next: success}}
+        """)
+    model = load(path)
+
+    values = DeskRun(model, new_run(model.name), shown.append).run({})
+
+    assert re.fullmatch(r"\d+-\d+-\d+s3", (values or {}).get("y", "")), shown
+    assert {"== a: mocked", "== b: attempt 2"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("command_type: shell, command: 'echo {{ var.value.x }}'", "needs Airflow: 'var' is undefined"),
+        ("command_type: shell, command: 'true', secrets: [NO_SUCH_SECRET]", "needs the secrets NO_SUCH_SECRET"),
+        ("command_type: shell, command: 'true', catalog: {get: missing}", "no file of the catalog matches 'missing'"),
+    ],
+)
+def test_a_step_that_cannot_start_fails_the_run(write, step: str, expected: str) -> None:
+    shown: list[str] = []
+    model = load(write(f"dag: {{start_at: a, steps: {{a: {{type: task, {step}, next: success}}}}}}\n"))
+
+    assert DeskRun(model, new_run(model.name), shown.append).run({}) is None
+    assert any(expected in line for line in shown), shown
+
+
+def at_desk(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_provider_launch.pipelines", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=folder)
+
+
+@pytest.mark.timeout(900)
+def test_the_command_runs_and_resumes(write, tmp_path) -> None:
+    path = write("""
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: export x=1, returns: [x], next: b}
+            b: {type: task, command_type: shell, command: 'test "$code" = 0 && export y=2', returns: [y], next: success}
+        """)
+    assert "there is no run of 'pipeline' to resume" in at_desk(tmp_path, "run", str(path), "--resume").stderr
+
+    first = at_desk(tmp_path, "run", str(path), "--set", "code=1")
+    second = at_desk(tmp_path, "run", str(path), "--resume", "--set", "code=0")
+
+    assert (first.returncode, second.returncode) == (1, 0), first.stdout + second.stdout + second.stderr
+    assert "--resume" in first.stdout
+    assert "== a: succeeded before" in second.stdout
+    assert json.loads(second.stdout.splitlines()[-1]) == {"code": 0, "x": 1, "y": 2}
+
+
+@pytest.mark.timeout(900)
+def test_a_function_runs_by_its_name(write, tmp_path) -> None:
+    """runnable's `execute_function`."""
+    write("def double(x, y=1):\n    print('hello')\n    return x * 2 + y\n", "mine_of_desk.py")
+    write("y: 3\n", "parameters.yaml")
+
+    ran = at_desk(
+        tmp_path, "run-function", "mine_of_desk.double", "-p", "parameters.yaml", "--set", "x=4", "--returns", "z"
+    )
+
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, ["hello", '{"z": 11}']), ran.stderr
+
+
+@pytest.mark.timeout(900)
+def test_a_notebook_runs_by_its_path(tmp_path) -> None:
+    """runnable's `execute_notebook`."""
+    pytest.importorskip("nbclient")
+    cell = {
+        "cell_type": "code",
+        "metadata": {},
+        "source": "y = x + 1; print(y)",
+        "outputs": [],
+        "execution_count": None,
+        "id": "a",
+    }
+    (tmp_path / "book.ipynb").write_text(
+        json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
+
+    ran = at_desk(tmp_path, "run-notebook", "book.ipynb", "--set", "x=4", "--returns", "y", "--output", "out/o.ipynb")
+
+    assert (ran.returncode, ran.stdout.splitlines()[-2:]) == (0, ["5", '{"y": 5}']), ran.stderr
+    assert "5\\n" in (tmp_path / "out" / "o.ipynb").read_text()
+
+
+TWICE = """
+    dag:
+      start_at: each
+      steps:
+        each:
+          type: map
+          iterate_on: [1, 2]
+          iterate_as: x
+          next: all
+          branch:
+            start_at: one
+            steps:
+              one:
+                type: task
+                command_type: shell
+                command: |
+                  echo "$run-$x" > "part-$$.txt"
+                  sleep 0.3
+                  test -e "$flags/$run-$x" || { touch "$flags/$run-$x"; exit 1; }
+                  export y="$run-$x"
+                max_attempts: 2
+                returns: [y]
+                catalog: {put: "part-*.txt"}
+                next: success
+        all: {type: task, command_type: shell, command: 'export lines="$(cat each/*/part-*.txt | sort | tr "\\n" " ")"', returns: [lines], catalog: {get: "each/**"}, next: success}
+    """
+
+
+@pytest.mark.timeout(900)
+def test_results_are_right_with_two_of_everything_at_once(write, tmp_path) -> None:
+    """Two runs, elements, attempts and files at the same time: nothing of one is seen by another."""
+    path = write(TWICE)
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_provider_launch.pipelines",
+        "run",
+        str(path),
+        "--set",
+        f"flags={tmp_path}",
+    ]
+    runs = {
+        name: subprocess.Popen([*command, "--set", f"run={name}"], stdout=subprocess.PIPE, text=True)
+        for name in ("red", "blue")
+    }
+
+    for name, process in runs.items():
+        shown = process.communicate(timeout=600)[0]
+        assert process.returncode == 0, shown
+        values = json.loads(shown.splitlines()[-1])
+        assert values["y"] == [f"{name}-1", f"{name}-2"]
+        assert values["lines"].split() == values["y"]
