@@ -40,6 +40,7 @@ EVERYWHERE = frozenset(
         Capability.PORTS,
         Capability.GPU,
         Capability.RESULT,
+        Capability.ADDRESSES,
     }
 )
 """The capabilities of every built-in scheduler."""

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.naming import task_labels
 from airflow_provider_launch.schedulers._kit.overlays import patched, refuse_changes
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_values, replica_env
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, group_name, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import OURS, merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
@@ -269,9 +269,17 @@ def _has_later_jobs(request: KubernetesRequest) -> bool:
 
 def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:
     first = request.roles[0]
-    values = macros.Values(img_root="", app_id=request.app_id, replica_id=_REPLICA_MARK, rank0_env=RANK0_ENV)
     rank0 = job_name(request.app_id, first.slug, attempt, first.num_replicas)
-    known = replica_env(request.app_id, role, 0, f"{rank0}-0.{request.app_id}")
+    rank0_host = f"{rank0}-0.{request.app_id}"
+    values = macros.Values(
+        img_root="",
+        app_id=request.app_id,
+        replica_id=_REPLICA_MARK,
+        rank0_env=RANK0_ENV,
+        rank0_host=rank0_host,
+        ports=port_values(request.app_def.roles, lambda variable, _: str(request.ports[variable])),
+    )
+    known = replica_env(request.app_id, role, 0, rank0_host)
     del known[_REPLICA]
     env = {
         **role.copied_env,

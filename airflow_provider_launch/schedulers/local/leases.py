@@ -22,6 +22,23 @@ FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range that Linux uses for outgoing connections."""
 GPUS = "gpus.json"
 _TRIES, _PAUSE_S = 20, 0.05
+_MARK = re.compile("\0([A-Z0-9_]+)\0")
+_SHOWN_MARK = re.compile(r"(?:\0|\\x00)([A-Z0-9_]+)(?:\0|\\x00)")
+
+
+def port_mark(variable: str) -> str:
+    """Return the text in a request that stands for a port which is chosen at the start; texts of users have no NUL."""
+    return f"\0{variable}\0"
+
+
+def with_ports(text: str, ports: Mapping[str, int]) -> str:
+    """Return the text with the marks replaced by the ports."""
+    return _MARK.sub(lambda mark: str(ports[mark[1]]), text) if "\0" in text else text
+
+
+def show_marks(text: str) -> str:
+    """Return the text for people, in which `repr` may have escaped the marks."""
+    return _SHOWN_MARK.sub(r"<\1>", text)
 
 
 def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:

@@ -17,9 +17,11 @@ from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,
     inherited_env,
+    port_values,
     refuse_equal_port_variables,
     replica_env,
 )
+from airflow_provider_launch.schedulers.local import leases
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
@@ -136,6 +138,7 @@ def build_request(
     )
     roles = []
     workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
+    ports = port_values(app.roles, lambda variable, port: str(port) if port else leases.port_mark(variable))
     for role in app.roles:
         _refuse_devices(role)
         # A workspace replaces the image.
@@ -153,7 +156,7 @@ def build_request(
                 entrypoint=role.entrypoint,
                 working_dir=os.path.join(image, os.path.expanduser(opts.working_dir or "")).rstrip("/") or "/",
                 env=inherited,
-                replicas=[_replica(role, k, image, app_id) for k in range(role.num_replicas)],
+                replicas=[_replica(role, k, image, app_id, ports) for k in range(role.num_replicas)],
                 policy=RetryPolicy(role.retry_policy).value,
                 max_retries=role.max_retries,
                 gpu=max(role.resource.gpu, 0),
@@ -214,15 +217,17 @@ def _format_replica(role: LocalRole, k: int) -> str:
     replica = role.replicas[k]
     lines = [f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *masked_args(replica.args)]))]
     lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
-    return "\n".join(lines)
+    return leases.show_marks("\n".join(lines))
 
 
 def _quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w@%+=:,./-]+", text, re.ASCII) else repr(text)
 
 
-def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
-    values = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, str]) -> LocalReplica:
+    values = macros.Values(
+        img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV, rank0_host=RANK0_HOST, ports=ports
+    )
     # Not `values.apply(role)`, whose deep copy of the role would make a dry run of 1000 replicas slow.
     own = {name: values.substitute(text) for name, text in role.env.items()}
     return LocalReplica(

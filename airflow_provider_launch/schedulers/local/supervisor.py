@@ -381,12 +381,12 @@ class _Supervisor:
             "PET_LOG_DIR": f"{path}/torch",
             **({"LAUNCH_RESULT_PATH": f"{path}/result"} if role is self.request["roles"][0] else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
-            **spec["env"],
+            **{name: leases.with_ports(text, self.ports) for name, text in spec["env"].items()},
             MARKER: path,
         }
         logs = self.request.get("log_dir")
         return {
-            "argv": [role["entrypoint"], *spec["args"]],
+            "argv": [role["entrypoint"], *(leases.with_ports(arg, self.ports) for arg in spec["args"])],
             "env": env,
             "cwd": role["working_dir"],
             "logs": f"{logs}/{role['name'].replace('/', '-')}/{replica.k}" if logs else None,
