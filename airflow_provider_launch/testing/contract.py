@@ -18,6 +18,7 @@ from airflow_provider_launch.testing._refusals import RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._starting import StartTests
+from airflow_provider_launch.testing._training import TrainingTests
 from airflow_provider_launch.testing._values import ValueTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
 
@@ -57,6 +58,7 @@ def _is_fixture(value: object) -> bool:
 class SchedulerContract(
     RunningTests,
     ValueTests,
+    TrainingTests,
     StartTests,
     EndingTests,
     RetryTests,

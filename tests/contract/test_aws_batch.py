@@ -102,6 +102,8 @@ class TestAwsBatch(SchedulerContract):
             Capability.VOLUME_MOUNT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
+            Capability.ADDRESSES,
+            Capability.SERVICE_ROLES,
         }
     )
     timeout_s = 90.0

@@ -41,6 +41,7 @@ EVERYWHERE = frozenset(
         Capability.GPU,
         Capability.RESULT,
         Capability.ADDRESSES,
+        Capability.SERVICE_ROLES,
     }
 )
 """The capabilities of every built-in scheduler."""

@@ -306,10 +306,12 @@ def _format_replica(request: DockerRequest, role: DockerRole, k: int) -> str:
 
 
 def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
+    services = [role.name for role in request.app_def.roles if role.service]
     plan = {
         "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
         **({"own_network": True} if request.network == request.app_id else {}),
+        **({"services": services} if services else {}),
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
     }
     return {

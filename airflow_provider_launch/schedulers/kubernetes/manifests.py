@@ -246,6 +246,7 @@ def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], di
 
 def plan_text(request: KubernetesRequest) -> str:
     """Return the plan, which each Job stores: roles, retries and limits as JSON."""
+    services = [role.slug for role, given in zip(request.roles, request.app_def.roles, strict=True) if given.service]
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
@@ -254,6 +255,7 @@ def plan_text(request: KubernetesRequest) -> str:
         **({"group": request.on_disruption} if request.is_group else {}),
         **({"fails_on_disruption": True} if request.on_disruption == "fail" else {}),
         "leader": request.success_policy == "leader",
+        **({"services": services} if services else {}),
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
         **({"sidecar_grace_s": request.sidecar_grace_s} if request.sidecar_grace_s != SIDECAR_GRACE_S else {}),
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),

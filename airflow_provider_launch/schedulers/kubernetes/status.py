@@ -45,7 +45,7 @@ def response_from(
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         replicas[role.name] = [
-            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader)
+            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader or role.policy.is_service)
             for k in range(role.num_replicas)
         ]
     msg = assessment.msg

@@ -65,6 +65,7 @@ class LocalRole:
     ports: dict[str, int]
     """Name to port; 0: the port is chosen when the app starts."""
     image: str
+    service: bool = False
 
     @property
     def copied_env(self) -> dict[str, str]:
@@ -162,6 +163,7 @@ def build_request(
                 gpu=max(role.resource.gpu, 0),
                 ports=dict(role.port_map),
                 image=image,
+                service=role.service,
             )
         )
     refuse_equal_port_variables(app)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.endings import failure_message
+from airflow_provider_launch.schedulers._kit.endings import failure_message, services_message
 from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
 from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
@@ -82,7 +82,11 @@ class _Supervisor:
         self.app: dict[str, Any] = layout.read_json(layout.APP)
         self.app_id: str = self.app["request"]["app_id"]
         self.request: dict[str, Any] = self.app["request"]
-        self.policies = {r["name"]: RolePolicy(r["policy"], r["max_retries"]) for r in self.request["roles"]}
+        self.policies = {
+            # A request of an older version has no services.
+            role["name"]: RolePolicy(role["policy"], role["max_retries"], bool(role.get("service")))
+            for role in self.request["roles"]
+        }
         self.leases = leases.Leases(ROOT, HERE)
         self.ports: dict[str, int] = {}
         self.gpus: dict[str, list[str]] | None = {}
@@ -174,6 +178,8 @@ class _Supervisor:
             final = self._end_reason(decision)
         # Before a retry is started, because it replaces the failed attempt.
         message = self._failure(decision) if decision.cause else ""
+        if decision.next is RetryAction.SUCCEED:
+            message = self._stopping()
         if final is None and decision.next is RetryAction.GO_ON:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
@@ -259,6 +265,11 @@ class _Supervisor:
         if limit := self._limit():
             return "FAILED", limit
         return None
+
+    def _stopping(self) -> str:
+        counts = {role["name"]: len(role["replicas"]) for role in self.request["roles"]}
+        services = [name for name, policy in self.policies.items() if policy.is_service]
+        return services_message({name: n for name, n in counts.items() if name not in services}, services)
 
     def _failure(self, decision: Decision) -> str:
         cause = decision.cause

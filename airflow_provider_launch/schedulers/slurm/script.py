@@ -115,6 +115,7 @@ def _plan(request: SlurmRequest) -> str:
         "login": "--login" if request.login_shell else "",
         "order": " ".join(map(str, request.order)),
         "ports": " ".join(f"{name}={port}" for name, port in request.ports.items()),
+        "services": " ".join(str(at) for at, role in enumerate(request.app_def.roles) if role.service),
         "policies": " ".join(
             f"{at}:{role.num_replicas}:{role.policy}:{role.max_retries}" for at, role in enumerate(request.roles)
         ),
