@@ -87,7 +87,7 @@ class _Supervisor:
             role["name"]: RolePolicy(role["policy"], role["max_retries"], bool(role.get("service")))
             for role in self.request["roles"]
         }
-        self.leases = leases.Leases(ROOT, HERE)
+        self.leases = leases.Leases(ROOT, HERE, self.app_id)
         self.ports: dict[str, int] = {}
         self.gpus: dict[str, list[str]] | None = {}
         self.app_attempt = 0
@@ -177,9 +177,7 @@ class _Supervisor:
             decision = self._decide()
             final = self._end_reason(decision)
         # Before a retry is started, because it replaces the failed attempt.
-        message = self._failure(decision) if decision.cause else ""
-        if decision.next is RetryAction.SUCCEED:
-            message = self._stopping()
+        message = self._message(decision)
         if final is None and decision.next is RetryAction.GO_ON:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
@@ -260,13 +258,14 @@ class _Supervisor:
         # After the checks above, so that a failure before the cancel keeps its reason; a pending restart does not.
         if self._is_asked_to_end():
             return "CANCELLED", "cancelled by request"
+        reason = self.leases.conflict or self._limit()
         if self.gpus is None:
-            return "FAILED", "another app took the GPUs of this host while nothing of this app ran on them"
-        if limit := self._limit():
-            return "FAILED", limit
-        return None
+            reason = "another app took the GPUs of this host while nothing of this app ran on them"
+        return ("FAILED", reason) if reason else None
 
-    def _stopping(self) -> str:
+    def _message(self, decision: Decision) -> str:
+        if decision.next is not RetryAction.SUCCEED:
+            return self._failure(decision) if decision.cause else ""
         counts = {role["name"]: len(role["replicas"]) for role in self.request["roles"]}
         services = [name for name, policy in self.policies.items() if policy.is_service]
         return services_message({name: n for name, n in counts.items() if name not in services}, services)
