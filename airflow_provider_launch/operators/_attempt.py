@@ -229,7 +229,7 @@ class Attempt:
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
         # A build may have taken minutes.
         self._killer.check()
-        self._show(info, app)
+        self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
@@ -265,7 +265,7 @@ class Attempt:
         # Not the recorded handle, which users can edit.
         return make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
 
-    def _show(self, info: AppDryRunInfo[Any], app: AppDef) -> None:
+    def _show(self, info: AppDryRunInfo[Any]) -> None:
         """Log the request, and its warnings, such as macros that are probably misspelled."""
         text = shown_request(info)
         self._op.request = clean_text(text)

@@ -77,6 +77,8 @@ class OperatorRun(TaskRun):
         """The roles as launched; empty in a task that resumes."""
         self._results: list[Any] = []
         """The result of the app, once it was read."""
+        self._silent = ""
+        """Why the trigger has found that the app hangs; empty: it has not."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -139,6 +141,7 @@ class OperatorRun(TaskRun):
                 # As `execution_timeout` does on a worker; this cancels again, in case the trigger's cancel failed.
                 raise AirflowTaskTimeout(text)
             progress = self._continued(event, handle)
+            self._silent = text if why == "silent" else ""
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
 
     def _to_end(self, handle: str, progress: FollowProgress) -> dict[str, Any]:
@@ -162,6 +165,8 @@ class OperatorRun(TaskRun):
     def _follow(self, handle: str, progress: FollowProgress) -> tuple[DescribeAppResponse, Mapping[str, Sequence[str]]]:
         """Log the app to its end; return its last status, and the last lines of each replica."""
         with self._follower_of(handle, progress) as follow:
+            if self._silent:
+                follow.cancel_silent(self._silent)
             response = follow.run(on_end=self._read_result)
             self._has_gap = follow.has_gap
         if response is None:
@@ -256,7 +261,7 @@ class OperatorRun(TaskRun):
                 self._results.append(self._retry(result_of, self._scheduler, self._attempt.app_id, op.results))
             return as_xcom(handle, response, self._results[0], roles=self._roles)
         error = self._failure(handle, response, tails, self._roles)
-        replica = first_failed(response)
+        replica = first_failed(response, tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):
             raise AirflowSkipException(str(error)) from error
         raise error

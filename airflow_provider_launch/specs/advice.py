@@ -43,5 +43,3 @@ def _warnings_of(role: Role) -> Iterator[str]:
             "retry_policy REPLICA restarts one process of a training, but the ranks of the others are fixed: they fail "
             "as well, and each failure uses up a retry; use APPLICATION"
         )
-
-

@@ -89,7 +89,7 @@ def _training_problems(roles: list[Role]) -> Iterator[Problem]:
         if role.torch_env is True and at:
             yield (
                 (*path, "torch_env"),
-                f"is for the first role only, because its replica 0 coordinates the training; put {shown(role.name)} first",
+                "is for the first role, whose replica 0 coordinates the training; move this role to the front",
             )
         texts = [(("args", n), text) for n, text in enumerate(_list(role.args))]
         texts += [(("env", name), text) for name, text in _dict(role.env).items()]
@@ -97,7 +97,10 @@ def _training_problems(roles: list[Role]) -> Iterator[Problem]:
             for name in port_macros(_text(text)):
                 if name not in ports:
                     offered = ", ".join(sorted(ports)) or "none"
-                    yield (*path, *place), f"names the port {shown(name)}, but the app has {offered}; add it to port_map"
+                    yield (
+                        (*path, *place),
+                        f"names port {shown(name)}, but the app has {offered}; add it to port_map",
+                    )
     if roles and all(role.service is True for role in roles):
         yield ("roles",), "all roles are services, so the app would end at once; leave service out of one of them"
 

@@ -117,7 +117,7 @@ class TrainingTests(ContractBase):
 
         assert found.state is AppState.SUCCEEDED, found.msg
         assert [replicas(found)["trainer", k].state for k in range(2)] == [AppState.SUCCEEDED] * 2
-        assert [apps.lines(app_id, "ps", k) for k in range(2)] == [["serves\n"]] * 2
+        assert [apps.lines(app_id, "ps", k)[0] for k in range(2)] == ["serves\n"] * 2
         assert apps.another().describe(app_id).state is AppState.SUCCEEDED  # type: ignore[union-attr] # it exists
 
     def test_a_service_that_is_killed_at_the_end_does_not_fail_the_app(self, apps: Apps) -> None:

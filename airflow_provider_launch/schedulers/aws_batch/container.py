@@ -89,8 +89,8 @@ def container_properties(
         if any(is_for_node(text) for text in (*args, *env.values())):
             raise UnsupportedError(
                 f"role {role.name!r}: torch_env, macros.replica_id and macros.rank0_host need `sh` in the image on "
-                f"'aws_batch', but option shell is False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or use layout='multi-node' for up to "
-                f"five replicas"
+                f"'aws_batch', but option shell is False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or "
+                f"use layout='multi-node' for up to five replicas"
             )
     body: dict[str, Any] = {
         "image": role.image,

@@ -21,7 +21,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER, SIDECARS = "leader", "sidecars"
 """Why a Job is ended: its own failure, the failure of another role, another attempt, a limit, or a cancel; it is not in
-the record; the leader, or all roles that are not services, have succeeded; or all its programs have succeeded, and only sidecars run."""
+the record; the leader, or all roles that are not services, have succeeded; or all its programs have succeeded, and only
+sidecars run."""
 
 
 @dataclass

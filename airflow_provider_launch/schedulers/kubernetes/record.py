@@ -152,7 +152,7 @@ class AppRecord:
         return self.annotations.get(f"{Annotation.CAUSE}{self.attempt}", NONE)
 
 
-def _policy(policy: Any, retries: Any, is_service: bool) -> RolePolicy:  # noqa: FBT001 - as it is stored
+def _policy(policy: Any, retries: Any, is_service: bool) -> RolePolicy:
     return RolePolicy(RetryPolicy(policy).value, int(retries), is_service)
 
 

@@ -45,7 +45,9 @@ def response_from(
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         replicas[role.name] = [
-            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader or role.policy.is_service)
+            _replica(
+                role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader or role.policy.is_service
+            )
             for k in range(role.num_replicas)
         ]
     msg = assessment.msg
@@ -76,8 +78,10 @@ def response_from(
         for pod in newest.values()
         if not pod.has_started and any(one.has_started for one in pod.others if one.name in plan.container_logs)
     )
-    if assessment.state is AppState.FAILED and failed:
-        response.structured_error_msg = _reply(failed)
+    if assessment.state is AppState.FAILED:
+        first = response.to_status().first_failed_replica()
+        own = first.structured_error_msg if first else NONE
+        response.structured_error_msg = own if own != NONE or failed is None else _reply(failed)
     return response
 
 
@@ -224,7 +228,7 @@ def _replica(
     status.start_time = int(pod.started) if pod.started else None
     status.end_time = int(pod.finished) if pod.finished else None
     status.reason = _reason(pod, status.state)
-    if status.state is AppState.FAILED:
+    if status.state is AppState.FAILED or (status.state is AppState.CANCELLED and state is AppState.FAILED):
         status.structured_error_msg = _reply(pod)
     return status
 

@@ -12,6 +12,7 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState
 from tests.contract.broken.defects import Local, Threads, caught_by
 
+
 class _ChangesReplicas(Local):
     """Base of defects in the arguments and variables of replicas."""
 
