@@ -78,7 +78,9 @@ class OperatorRun(TaskRun):
         self._results: list[Any] = []
         """The result of the app, once it was read."""
         self._silent = ""
-        """Why the trigger has found that the app hangs; empty: it has not."""
+        """Why an earlier part of this try has found that the app hangs; empty: it has not."""
+        self._hangs = False
+        """Whether such an app must still be cancelled."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -117,7 +119,7 @@ class OperatorRun(TaskRun):
         progress = self._progress()
         if op.deferrable and (attempt.adopted is None or not is_terminal(attempt.adopted.state)):
             has_ended, progress = self._follow_first(handle)
-            if not has_ended:
+            if not has_ended and not self._silent:
                 self._defer(handle, began, progress, places)
         return self._to_end(handle, progress)
 
@@ -141,7 +143,8 @@ class OperatorRun(TaskRun):
                 # As `execution_timeout` does on a worker; this cancels again, in case the trigger's cancel failed.
                 raise AirflowTaskTimeout(text)
             progress = self._continued(event, handle)
-            self._silent = text if why == "silent" else ""
+            if why == "silent":
+                self._silent, self._hangs = text, True
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
 
     def _to_end(self, handle: str, progress: FollowProgress) -> dict[str, Any]:
@@ -165,7 +168,8 @@ class OperatorRun(TaskRun):
     def _follow(self, handle: str, progress: FollowProgress) -> tuple[DescribeAppResponse, Mapping[str, Sequence[str]]]:
         """Log the app to its end; return its last status, and the last lines of each replica."""
         with self._follower_of(handle, progress) as follow:
-            if self._silent:
+            follow.silent = self._silent
+            if self._hangs:
                 follow.cancel_silent(self._silent)
             response = follow.run(on_end=self._read_result)
             self._has_gap = follow.has_gap
@@ -217,6 +221,7 @@ class OperatorRun(TaskRun):
             return False, self._progress()
         with self._follower_of(handle, self._progress(), is_part=True) as follow:
             response = follow.run(until=time.monotonic() + limit_s)
+            self._silent = follow.silent
             return response is not None, follow.progress
 
     def _follower_of(self, handle: str, progress: FollowProgress, *, is_part: bool = False) -> AppFollow:

