@@ -51,7 +51,7 @@ class FollowOptions:
     log_replicas: Sequence[int] | None = None
     """Numbers of the replicas of each role whose lines are shown. None: all."""
     stderr_level: str = "warning"
-    """Level of lines of stderr in the task log: "warning", "info", or "line": as the line itself says."""
+    """Level of lines of stderr in the task log: "warning", "info", or "line": as the line itself states."""
     silence_limit_s: float | None = None
     """Seconds without a line of any replica after which the app counts as hanging and is cancelled. None: no limit."""
 

@@ -15,9 +15,9 @@ _OF_TORCHRUN = "ChildFailedError"
 
 
 class LastTraceback:
-    """Takes the lines of a replica, and keeps its last traceback that tells the most.
+    """Takes the lines of a replica, and keeps its last useful traceback.
 
-    The traceback of torchrun, and one that only says that other processes have gone, do not replace a better one.
+    The traceback of torchrun, and one that only reports lost peers, do not replace a better one.
     torchrun and PyTorch put the rank before each line, so the lines of one process have the same prefix.
     """
 
@@ -47,7 +47,7 @@ class LastTraceback:
 
 
 def _rank(lines: Sequence[str]) -> int:
-    """Return how little a traceback tells."""
+    """Return 0 for a traceback that shows the cause, a higher number for a less useful one."""
     if not lines:
         return 3
     return 2 if _OF_TORCHRUN in lines[-1] else int(lost_its_peers(lines[-1]))

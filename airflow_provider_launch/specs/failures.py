@@ -25,7 +25,7 @@ _BY_SIGNAL, _BY_TERM = range(129, 193), 143
 
 
 def lost_its_peers(text: str) -> bool:
-    """Return whether an error only says that other processes of the training have gone."""
+    """Return whether an error only reports that other processes of the training have ended."""
     return _LOST_PEERS.search(text) is not None
 
 
@@ -40,9 +40,9 @@ def in_order_of_failure(
 ) -> list[ReplicaStatus]:
     """Return the failed replicas, the one that made the app fail first.
 
-    A replica whose error only says that its peers have gone comes after the others. Then the time counts at which it
-    wrote its error file: a process may need seconds to end, and its peers may exit before it. A kill counts as well,
-    because such a process writes no file. Then the one that the scheduler names, and the first exit.
+    A replica whose error only reports lost peers comes after the others. Then the time of the error file decides,
+    because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
+    file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
 
     Replicas that the launcher stopped count only if they had written an error file.
 
@@ -69,7 +69,7 @@ def in_order_of_failure(
 
 
 def is_consequence(replica: ReplicaStatus, last_lines: Sequence[str] = ()) -> bool:
-    """Return whether a replica failed because its peers had gone, by its error file or else by its last lines."""
+    """Return whether a replica failed because its peers had ended, by its error file or else by its last lines."""
     reply = reply_of(replica)
     return lost_its_peers(reply.message if reply else "\n".join(last_lines))
 

@@ -103,7 +103,7 @@ class Role:
     image: str
     """The software of a replica; the scheduler decides what it means: container image, directory, archive."""
     min_replicas: int | None = None
-    """Lower bound of an elastic role; ignored by schedulers without elastic roles."""
+    """Lower bound of an elastic role. A scheduler without elastic roles refuses a number below `num_replicas`."""
     entrypoint: str = MISSING
     """The program that each replica runs."""
     args: list[str] = field(default_factory=list)

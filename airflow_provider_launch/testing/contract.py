@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
+from airflow_provider_launch.testing._distributed import DistributedTests
 from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._hostile import HostileTests
@@ -18,7 +19,6 @@ from airflow_provider_launch.testing._refusals import RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._starting import StartTests
-from airflow_provider_launch.testing._training import TrainingTests
 from airflow_provider_launch.testing._values import ValueTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
 
@@ -58,7 +58,7 @@ def _is_fixture(value: object) -> bool:
 class SchedulerContract(
     RunningTests,
     ValueTests,
-    TrainingTests,
+    DistributedTests,
     StartTests,
     EndingTests,
     RetryTests,

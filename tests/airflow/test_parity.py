@@ -77,12 +77,13 @@ CASES = [
     ),
     Case(
         "silence_limit_s",
-        {"silence_limit_s": 1.5},
+        # Removed, because the second task would adopt the app of the first one, which has ended.
+        {"silence_limit_s": 1.5, "on_finish": "delete"},
         script="trap 'echo stacks; exit 1' TERM; while :; do sleep 0.1; done",
-        looks=lambda ran, _: (words_of_silence(ran), shown(ran)),
+        looks=lambda ran, _: (words_of_silence(ran), "[worker/0] stacks" in shown(ran)),
         expected=(
             "hangs: no replica has written a line for 1.5 s (silence_limit_s); still running: worker/0",
-            ["[worker/0] stacks"],
+            True,
         ),
     ),
     Case(

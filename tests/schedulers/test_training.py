@@ -138,3 +138,22 @@ def test_on_local_processes(tmp_path) -> None:
     assert "MASTER_PORT='<LAUNCH_PORT_TRAIN_ER_TORCH>'" in format_request(request)
     assert "\0" not in format_request(request)
     assert [role.service for role in request.roles] == [False, True]
+
+
+def test_another_python_environment_on_local_processes(tmp_path) -> None:
+    """Airflow's Python rarely has torch, which takes 5 GB."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    one = AppDef("x", [Role("r", str(tmp_path), entrypoint="torchrun")])
+    env = str(tmp_path / "venv")
+    role = local(one, LocalOpts(python_env=env), "app-1", {"PATH": "/usr/bin"}, []).roles[0]
+
+    assert role.env["PATH"].split(":")[0] == f"{env}/bin"
+    assert role.env["VIRTUAL_ENV"] == env
+    with pytest.raises(InvalidAppError, match="option python_env: .*has no directory 'bin'"):
+        local(one, LocalOpts(python_env=str(tmp_path)), "app-1", {}, [])
+
+
+def test_the_option_does_not_change_the_hash_of_apps_without_it(tmp_path) -> None:
+    one = AppDef("x", [Role("r", "/", entrypoint="true")])
+
+    assert local(one, LocalOpts(), "app-1", {}, []).spec_hash == "bf60387501de0601"

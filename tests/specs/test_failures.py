@@ -36,7 +36,7 @@ STOPPED = AppState.CANCELLED
              replica(1, reply=wrote("ValueError", 11), code=143, end=15, state=STOPPED)],
             "t/0 failed: exit code 1", {}, [1, 0],
         ),
-        # Clocks of hosts differ: what the error says counts more.
+        # Clocks of hosts differ: the text of the error counts more.
         ([replica(0, reply=wrote(PEER, 9)), replica(1, reply=wrote("ValueError", 11))], "", {}, [1, 0]),
         # A killed process writes no file.
         ([replica(0, reply=wrote("Timeout", 12), end=13), replica(1, code=137, end=11)], "", {}, [1, 0]),
@@ -45,7 +45,7 @@ STOPPED = AppState.CANCELLED
         ([replica(0, end=13), replica(1, end=13)], "t/1 failed: exit code 1", {}, [1, 0]),
         ([replica(0, end=13), replica(1, end=11)], "", {}, [1, 0]),
         ([replica(0, end=11), replica(1, end=13)], "", {"t/0": [PEER], "t/1": ["ValueError: x"]}, [1, 0]),
-        # A replica that was only stopped is no cause.
+        # A replica that was only stopped is not a cause.
         ([replica(0, end=11, code=143, state=STOPPED), replica(1, end=13)], "", {}, [1]),
         ([replica(0, reply="not json", end=13), replica(1, reply='{"a": 1}', end=11)], "", {}, [1, 0]),
         ([replica(0, reply=wrote("a", "later"), end=13), replica(1, reply=wrote("b", 3), end=15)], "", {}, [1, 0]),

@@ -140,6 +140,7 @@ def build_request(
     roles = []
     workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
     ports = port_values(app.roles, lambda variable, port: str(port) if port else leases.port_mark(variable))
+    python_env = _python_env(opts)
     for role in app.roles:
         _refuse_devices(role)
         # A workspace replaces the image.
@@ -149,7 +150,10 @@ def build_request(
         )
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
-        if role.image == IMAGE:
+        if python_env:
+            inherited["PATH"] = os.pathsep.join([os.path.join(python_env, "bin"), inherited["PATH"]])
+            inherited["VIRTUAL_ENV"] = python_env
+        elif role.image == IMAGE:
             inherited["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited["PATH"]])
         roles.append(
             LocalRole(
@@ -170,7 +174,7 @@ def build_request(
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**opts, **digests(workspaces)}),
+        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         log_max_mb=opts.log_max_mb,
@@ -235,6 +239,24 @@ def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, st
     return LocalReplica(
         args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
     )
+
+
+def _asked_for(opts: LocalOpts) -> dict[str, Any]:
+    """Return the options without the one that was added later, if it is not set: hashes of older apps must not change."""
+    return {name: value for name, value in opts.items() if (name, value) != ("python_env", None)}
+
+
+def _python_env(opts: LocalOpts) -> str:
+    """Return the absolute directory of the option; empty: it is not set."""
+    if not opts.python_env:
+        return ""
+    path = os.path.abspath(os.path.expanduser(opts.python_env))
+    if not os.path.isdir(os.path.join(path, "bin")):
+        raise InvalidAppError(
+            f"option python_env: {path!r} has no directory 'bin'; give the directory of an environment, such as "
+            f"the one that `python -m venv` has created"
+        )
+    return path
 
 
 def _refuse_devices(role: Role) -> None:

@@ -24,7 +24,7 @@ _MEET = (
 _SERVES = "trap 'exit 0' TERM; echo serves; i=0; while test $i -lt 1200; do sleep 0.1; i=$((i + 1)); done; exit 9"
 
 
-class TrainingTests(ContractBase):
+class DistributedTests(ContractBase):
     """A program for PyTorch runs unchanged, and never as several trainings that do not notice each other."""
 
     def test_macros_give_hosts_and_ports_without_a_shell(self, apps: Apps) -> None:
