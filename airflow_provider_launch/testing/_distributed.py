@@ -104,6 +104,26 @@ class DistributedTests(ContractBase):
         assert found.state is AppState.SUCCEEDED, found.msg
         assert apps.lines(app_id) == lines
 
+    def test_the_replica_that_failed_first_is_named_although_it_ends_later(self, apps: Apps) -> None:
+        """Its peers lose their connections and exit at once, while it stores its state or uploads a report."""
+        script = (
+            'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
+            'wrote() { echo "{\\"message\\": {\\"message\\": \\"$1\\", \\"extraInfo\\": '
+            '{\\"timestamp\\": \\"$2\\"}}}" > $TORCHELASTIC_ERROR_FILE; }; '
+            'if [ "$LAUNCH_REPLICA_ID" = 1 ]; then wrote "ValueError: the cause" 100; '
+            "trap 'exit 1' TERM; i=0; while test $i -lt 1200; do sleep 0.1; i=$((i + 1)); done; exit 1; fi; "
+            'sleep 3; wrote "Connection closed by peer" 101; exit 1'
+        )
+        found = apps.run(apps.sh(script, num_replicas=2))
+        if replicas(found)["main", 0].exit_code == 9:
+            pytest.skip("the scheduler does not set TORCHELASTIC_ERROR_FILE")
+        named = found.to_status().first_failed_replica()
+
+        assert found.state is AppState.FAILED
+        assert named is not None
+        assert named.id == 1
+        assert "the cause" in found.structured_error_msg
+
     # ---- services --------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("order", ["first", "last"])

@@ -19,7 +19,7 @@ def test_a_search_trains_resumes_and_survives_a_trial_that_diverges(tmp_path, mo
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     example = runpy.run_path(str(EXAMPLES / "launch_torch_search.py"))
-    trials = example["trials"].operator
+    trials = example["trials"]
     outcomes, logs = [], []
     for index in range(3):
         api = FakeExecutionApi()

@@ -149,7 +149,7 @@ def test_another_python_environment_on_local_processes(tmp_path) -> None:
 
     assert role.env["PATH"].split(":")[0] == f"{env}/bin"
     assert role.env["VIRTUAL_ENV"] == env
-    with pytest.raises(InvalidAppError, match="option python_env: .*has no directory 'bin'"):
+    with pytest.raises(InvalidAppError, match=r"option python_env: .*has no directory 'bin'"):
         local(one, LocalOpts(python_env=str(tmp_path)), "app-1", {}, [])
 
 

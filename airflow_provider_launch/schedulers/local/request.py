@@ -242,7 +242,7 @@ def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, st
 
 
 def _asked_for(opts: LocalOpts) -> dict[str, Any]:
-    """Return the options without the one that was added later, if it is not set: hashes of older apps must not change."""
+    """Return the options without a later one that is not set, because hashes of older apps must not change."""
     return {name: value for name, value in opts.items() if (name, value) != ("python_env", None)}
 
 

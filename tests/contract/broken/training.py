@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.local.request import LocalReplica, LocalRequest
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from tests.contract.broken.defects import Local, Threads, caught_by
 
@@ -92,6 +93,15 @@ class _ChangesReports(Local):
             if found:
                 self.reported(found)
         return answers
+
+
+@caught_by("test_the_replica_that_failed_first_is_named_although_it_ends_later")
+class ReadsNoErrorsOfStoppedReplicas(_ChangesReports):
+    def reported(self, found: DescribeAppResponse) -> None:
+        for role in found.roles_statuses:
+            for replica in role.replicas:
+                if replica.state is AppState.CANCELLED:
+                    replica.structured_error_msg = NONE
 
 
 @caught_by("test_a_service_that_is_killed_at_the_end_does_not_fail_the_app")
