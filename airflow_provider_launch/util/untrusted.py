@@ -91,8 +91,12 @@ def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST, *, i
     if len(data) > max_bytes:
         raise UntrustedError(f"the document has more than {max_bytes} bytes")
     try:
-        constant, number = (_refuse_constant, _json_float) if is_finite else (float, float)
-        value = json.loads(data, parse_constant=constant, parse_int=_json_int, parse_float=number)
+        value = json.loads(
+            data,
+            parse_constant=_refuse_constant if is_finite else float,
+            parse_int=_json_int,
+            parse_float=_json_float if is_finite else float,
+        )
         _refuse_depth(value, max_depth)
     except RecursionError:
         raise UntrustedError(f"the document is nested more than {max_depth} levels deep") from None
