@@ -38,7 +38,7 @@ def _safe(name: str) -> str:
     safe = _ODD.sub("-", name)
     if safe == name and safe.strip("."):
         return safe
-    return f"{safe.strip('.')[:100]}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return f"{safe.strip('.')[:100] or 'dots'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def with_variables(app: AppDef, env: Mapping[str, str]) -> AppDef:

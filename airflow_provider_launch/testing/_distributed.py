@@ -136,6 +136,7 @@ class DistributedTests(ContractBase):
         found = apps.until_over(app_id)
 
         assert found.state is AppState.SUCCEEDED, found.msg
+        assert "trainer: 2 of 2 succeeded; stopped ps" in found.msg
         assert [replicas(found)["trainer", k].state for k in range(2)] == [AppState.SUCCEEDED] * 2
         assert [apps.lines(app_id, "ps", k)[0] for k in range(2)] == ["serves\n"] * 2
         assert apps.another().describe(app_id).state is AppState.SUCCEEDED  # type: ignore[union-attr] # it exists

@@ -25,7 +25,7 @@ def test_a_search_trains_resumes_and_survives_a_trial_that_diverges(tmp_path, mo
         api = FakeExecutionApi()
         ran = run_task(trials, api, map_index=index)
         assert ran.error is None, ran.error
-        outcomes.append(api.xcoms["train", "return_value"])
+        outcomes.append(api.xcoms["train", "return_value", index])
         logs.append("\n".join(ran.lines))
 
     assert [outcome["attempts"] for outcome in outcomes] == [2, 1, 1]
@@ -34,7 +34,7 @@ def test_a_search_trains_resumes_and_survives_a_trial_that_diverges(tmp_path, mo
     assert outcomes[2]["result"]["loss"] is None
     assert example["best"].function(outcomes) in {0.05, 0.2}
     assert "rank 0 of 2 continues at epoch 3, attempt 1" in logs[0]
-    assert "trainer: 2 of 2 succeeded; stopping server" in logs[1]
+    assert "(trainer: 2 of 2 succeeded; stopped server)" in logs[1]
     assert "[trainer/1]" not in logs[1]
     base = tmp_path / "launch_torch_search" / "launch_torch_search"
     assert sorted(path.parent.name for path in base.rglob("last.pt")) == ["0", "1", "2"]

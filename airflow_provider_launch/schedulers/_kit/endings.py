@@ -102,15 +102,16 @@ def incidents_text(texts: Sequence[str]) -> str:
     return f"{shown}; and {len(texts) - _INCIDENTS} more" if len(texts) > _INCIDENTS else shown
 
 
-def services_message(succeeded: Mapping[str, int], services: Iterable[str]) -> str:
-    """Return the message of an app whose services are being stopped, because all other replicas have succeeded.
+def services_message(succeeded: Mapping[str, int], services: Iterable[str], *, is_over: bool = False) -> str:
+    """Return the message of an app whose services are stopped, because all other replicas have succeeded.
 
     Args:
         succeeded: the other roles to their numbers of replicas.
-        services: the roles that still run.
+        services: the roles that are stopped.
+        is_over: whether they have ended.
     """
     done = ", ".join(f"{role}: {count} of {count} succeeded" for role, count in succeeded.items())
-    return f"{done}; stopping {', '.join(services)}"
+    return f"{done}; {'stopped' if is_over else 'stopping'} {', '.join(services)}"
 
 
 def failure_message(role: str, replica: int, text: str, attempt: int) -> str:

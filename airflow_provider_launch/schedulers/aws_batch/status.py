@@ -86,7 +86,7 @@ def decide(
         found.action, found.reason = Action.TERMINATE, CANCELLED
     elif _only_services_left(request, replicas):
         found.action, found.reason = Action.TERMINATE, _SERVICES
-        found.msg = _stopping(request)
+        found.msg = _services_text(request, is_over=False)
     elif limit_s is not None and now - job["createdAt"] / 1000 > limit_s:
         found.action, found.reason = Action.TERMINATE, f"{_TIME_LIMIT} of {limit_s:g} s"
     elif failed is not None and request.layout != "single":
@@ -102,7 +102,9 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     if job["status"] == "SUCCEEDED":
         return _succeeded(request, attempt, replicas)
     if reason.startswith(_SERVICES) and _only_services_left(request, replicas):
-        return Decision(AppState.SUCCEEDED, replicas=_stopped_services(request, replicas))
+        return Decision(
+            AppState.SUCCEEDED, _services_text(request, is_over=True), replicas=_stopped_services(request, replicas)
+        )
     if reason.startswith(CANCELLED):
         return Decision(AppState.CANCELLED, replicas=replicas)
     if reason.startswith(_TIME_LIMIT):
@@ -137,7 +139,9 @@ def _named(number: str, count: int) -> int | None:
 
 def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replica]) -> Decision:
     if _only_services_left(request, replicas):
-        return Decision(AppState.SUCCEEDED, replicas=_stopped_services(request, replicas))
+        return Decision(
+            AppState.SUCCEEDED, _services_text(request, is_over=True), replicas=_stopped_services(request, replicas)
+        )
     left = [number for number in _waited_for(request) if replicas[number].phase is not Phase.SUCCEEDED]
     failed = _first_failed(replicas)
     if failed is not None:
@@ -175,10 +179,10 @@ def _stopped_services(request: AwsBatchRequest, replicas: Sequence[Replica]) -> 
     return replicas
 
 
-def _stopping(request: AwsBatchRequest) -> str:
+def _services_text(request: AwsBatchRequest, *, is_over: bool) -> str:
     roles = request.app_def.roles
     waited_for = {role.name: role.num_replicas for role in roles if not role.service}
-    return services_message(waited_for, [role.name for role in roles if role.service])
+    return services_message(waited_for, [role.name for role in roles if role.service], is_over=is_over)
 
 
 def _retries_left(request: AwsBatchRequest, culprit: int, attempt: int) -> bool:

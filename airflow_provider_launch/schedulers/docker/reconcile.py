@@ -256,14 +256,15 @@ class _Assessor:
         """Stop the services; the others have succeeded."""
         services = [role for role, policy in self.plan.policies.items() if policy.is_service]
         unstarted = [c for role, k in phases if role in services for c in self.current[role, k] if c.unstarted]
-        if self.live or unstarted:
-            waited_for = {role: count for role, count in self.plan.replicas.items() if role not in services}
-            msg = services_message(waited_for, services)
+        waited_for = {role: count for role, count in self.plan.replicas.items() if role not in services}
+        is_over = not self.live and not unstarted
+        msg = services_message(waited_for, services, is_over=is_over) if services else NONE
+        if not is_over:
             return Assessment(AppState.RUNNING, msg, phases, stop=self.live, discard=unstarted)
         for (role, k), phase in phases.items():
             if role in services and phase is not Phase.SUCCEEDED:
                 phases[role, k] = Phase.STOPPED
-        return Assessment(AppState.SUCCEEDED, phases=phases)
+        return Assessment(AppState.SUCCEEDED, msg, phases)
 
     def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Assessment:
         if self.live or unstarted:

@@ -105,13 +105,14 @@ class _Assessor:
         decision = self._decision(phases)
         live = [job for job in self.app.jobs.values() if not job.finished]
         if self.record.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
-            msg = "cancelled" if self.record.result is AppState.CANCELLED else NONE
+            of_success = self._services_text(is_over=True) if self.services else NONE
+            msg = "cancelled" if self.record.result is AppState.CANCELLED else of_success
             return Assessment(self.record.result, msg, phases)
         if self.record.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
             end = [(job, LEADER) for job in live if self.plan.leader or job.role in self.services]
-            msg = self._stopping() if end and self.services else NONE
+            msg = self._services_text(is_over=not end) if self.services else NONE
             return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, msg, phases=phases, end=end)
         if self.record.cancelled:
             return self._cancelled(phases, live)
@@ -184,9 +185,11 @@ class _Assessor:
             return None
         return ReplicaAttempt(failed[0], 0, 0, Phase.FAILED, 0.0)
 
-    def _stopping(self) -> str:
+    def _services_text(self, *, is_over: bool) -> str:
         waited_for = {role.name: role.num_replicas for role in self.plan.roles if role.slug not in self.services}
-        return services_message(waited_for, [role.name for role in self.plan.roles if role.slug in self.services])
+        return services_message(
+            waited_for, [role.name for role in self.plan.roles if role.slug in self.services], is_over=is_over
+        )
 
     def _late(self) -> bool:
         limit = self.plan.time_limit_s

@@ -252,7 +252,7 @@ class _Supervisor:
     def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
         """Return (state, message) if the app must end now, even if replicas still run."""
         if decision.next is RetryAction.SUCCEED:
-            return "SUCCEEDED", ""
+            return "SUCCEEDED", self._services_text(is_over=True)
         if decision.next is RetryAction.FAIL:
             return "FAILED", self._failure(decision)
         # After the checks above, so that a failure before the cancel keeps its reason; a pending restart does not.
@@ -264,11 +264,15 @@ class _Supervisor:
         return ("FAILED", reason) if reason else None
 
     def _message(self, decision: Decision) -> str:
-        if decision.next is not RetryAction.SUCCEED:
-            return self._failure(decision) if decision.cause else ""
-        counts = {role["name"]: len(role["replicas"]) for role in self.request["roles"]}
+        if decision.next is RetryAction.SUCCEED:
+            return self._services_text(is_over=False)
+        return self._failure(decision) if decision.cause else ""
+
+    def _services_text(self, *, is_over: bool) -> str:
+        """Return the message of an app that has succeeded; empty if it has no services."""
         services = [name for name, policy in self.policies.items() if policy.is_service]
-        return services_message({name: n for name, n in counts.items() if name not in services}, services)
+        counts = {role["name"]: len(role["replicas"]) for role in self.request["roles"] if role["name"] not in services}
+        return services_message(counts, services, is_over=is_over) if services else ""
 
     def _failure(self, decision: Decision) -> str:
         cause = decision.cause

@@ -235,8 +235,8 @@ def response_from(
     if is_terminal(found.state):
         first = _first_failed(replicas) if found.reason == "exit" else None
         msg = _cause(first) if first else _end_text(found, request)
-    elif found.state is AppState.RUNNING and msg == NONE:
-        msg = _stopping(request, newest)
+    if msg == NONE and found.state in {AppState.RUNNING, AppState.SUCCEEDED}:
+        msg = _services_text(request, newest, is_over=found.state is AppState.SUCCEEDED)
     response = app_response(
         record.app_id,
         found.state,
@@ -298,13 +298,13 @@ def _failed_by_itself(attempt: Attempt) -> bool:
     return bool(attempt.code) and not attempt.stopped
 
 
-def _stopping(request: SlurmRequest, newest: Mapping[tuple[int, int], Attempt]) -> str:
-    """Return the message of an app whose services are being stopped; `NONE` if they are not."""
+def _services_text(request: SlurmRequest, newest: Mapping[tuple[int, int], Attempt], *, is_over: bool) -> str:
+    """Return the message of an app whose services are stopped; `NONE` if they are not."""
     services = [role.name for role in request.app_def.roles if role.service]
     waited_for = {role.name: role.num_replicas for role in request.roles if role.name not in services}
     keys = [(n, k) for n, role in enumerate(request.roles) if role.name in waited_for for k in range(role.num_replicas)]
     done = all((one := newest.get(key)) is not None and one.code == 0 and not one.stopped for key in keys)
-    return services_message(waited_for, services) if services and done else NONE
+    return services_message(waited_for, services, is_over=is_over) if services and done else NONE
 
 
 def _first_failed(replicas: dict[str, list[ReplicaStatus]]) -> ReplicaStatus | None:
