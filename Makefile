@@ -83,9 +83,9 @@ $(TORCH): $(READY)
 	@rm -f $(BUILD)/torch-*
 	@touch $@
 
-torch: $(TORCH)  ## install torch for the example launch_torch_ddp and its test: 5 GB (the demo does it by itself)
+torch: $(TORCH)  ## install torch for the examples launch_torch_ddp and launch_torch_search and their tests: 5 GB (the demo does it by itself)
 
-demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_kubernetes_gang, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_kubernetes_gang, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp, launch_torch_search
 	@$(ENGINE) $(CLUSTER) $(SLURM) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793

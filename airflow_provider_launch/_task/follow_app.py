@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task.log_limit import LogLimit
+from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.links.launch import show_ui
+from airflow_provider_launch.specs.errors import LaunchError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.roles import Role
-from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -72,7 +74,13 @@ class AppFollow:
             on_url=lambda url, pages: show_ui(task, ti, url, pages),
             # A part counts the first lines here and does not keep the last ones.
             limit=None if is_part else self._limit,
+            replicas=options.log_replicas,
+            stderr_level=options.stderr_level,
         )
+        self._scheduler, self._app_id = scheduler, app_id
+        self._silence = SilenceLimit(options.silence_limit_s, self.log)
+        self.silent = ""
+        """Which replicas hung, and for how long; empty: none."""
         self._since = progress.since or time.time()
         self._roles = progress.roles
         self._follower = Follower(
@@ -163,10 +171,30 @@ class AppFollow:
             if isinstance(event, StateChanged) and is_terminal(event.new):
                 on_end(event.response)
             if isinstance(event, Ended):
-                return event.response
+                return self.explained(event.response)
+            if not self.silent and (text := self._silence.exceeded(event, self.response)):
+                self.cancel_silent(text)
             if is_over(event) or (until is not None and time.monotonic() >= until):
                 return None
         return None
+
+    def cancel_silent(self, text: str) -> None:
+        """Cancel an app that hangs; its last lines, such as the stacks of its processes, are still logged."""
+        self.silent = text
+        self.log.report_silence(text)
+        try:
+            self._scheduler.cancel(self._app_id)
+        except LaunchError as error:
+            # The next event tries again.
+            self.silent = ""
+            self.log.report_silence(f"it could not be cancelled: {error}")
+            self.log.last_line_at = time.monotonic()
+
+    def explained(self, response: DescribeAppResponse) -> DescribeAppResponse:
+        """Return the last status, with the reason of a cancel because of silence."""
+        if not self.silent or response.state is not AppState.CANCELLED:
+            return response
+        return dataclasses.replace(response, msg=self.silent)
 
     def _write(self, event: Event) -> None:
         if self._is_part and isinstance(event, LogLines):
@@ -178,6 +206,8 @@ class AppFollow:
     def _first_lines(self, event: LogLines) -> LogLines:
         """Return the lines that are shown now; stop reading a replica that has more."""
         key = f"{event.role}/{event.replica}"
+        if self.log.is_hidden(key):
+            return event
         shown, is_cut = self._limit.first_lines(key, event.lines)
         if shown == len(event.lines):
             return event

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DELETE_SUCCEEDED = "delete_succeeded"
 _ON_FINISH = ("keep", DELETE_SUCCEEDED, "delete")
 _RESULTS = ("first", "all")
+STDERR_LEVELS = ("warning", "info", "line")
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -47,6 +48,12 @@ class FollowOptions:
     """Whether an app that cannot start is an error after a minute."""
     start_limit_s: float | None = None
     """Seconds within which the app must have started. None: no limit."""
+    log_replicas: Sequence[int] | None = None
+    """Numbers of the replicas of each role whose lines are shown. None: all."""
+    stderr_level: str = "warning"
+    """Level of lines of stderr in the task log: "warning", "info", or "line": as the line itself states."""
+    silence_limit_s: float | None = None
+    """Seconds without a line of any replica after which the app counts as hanging and is cancelled. None: no limit."""
 
     def check(self) -> None:
         """Refuse invalid options, which would otherwise show only when the app is followed, or never.
@@ -58,6 +65,7 @@ class FollowOptions:
             ("logs_from", self.logs_from, ("start", "now")),
             ("on_kill", self.kill_policy, ("cancel", "leave")),
             ("streams", self.streams, (None, *_STREAMS)),
+            ("stderr_level", self.stderr_level, STDERR_LEVELS),
         ):
             if value not in allowed:
                 raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
@@ -72,6 +80,16 @@ class FollowOptions:
         # A text is also a sequence of texts: its letters.
         if roles is not None and (not _is_list(roles) or not all(isinstance(role, str) for role in roles)):
             raise InvalidAppError(f"log_roles={roles!r} must be a list of names of roles, or None for all")
+        replicas: object = self.log_replicas
+        if replicas is not None and (not _is_list(replicas) or not all(type(k) is int and k >= 0 for k in replicas)):
+            raise InvalidAppError(f"log_replicas={replicas!r} must be a list of numbers of replicas, or None for all")
+        if self.silence_limit_s is not None:
+            check_seconds("silence_limit_s", self.silence_limit_s)
+            if roles is not None and not roles:
+                raise InvalidAppError(
+                    "silence_limit_s needs the lines of the app, but log_roles=[] reads none; leave one of them out, "
+                    "or hide lines by log_replicas=[]"
+                )
 
     @property
     def stream(self) -> Stream | None:
@@ -100,6 +118,7 @@ class FollowOptions:
             **{item.name: getattr(self, item.name) for item in fields(self)},
             "streams": None if self.stream is None else self.stream.value,
             "log_roles": None if self.log_roles is None else [*self.log_roles],
+            "log_replicas": None if self.log_replicas is None else [*self.log_replicas],
         }
         return {item.name: values[item.name] for item in fields(self) if values[item.name] != item.default}
 

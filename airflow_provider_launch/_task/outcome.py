@@ -7,42 +7,52 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch._task.tracebacks import error_in
 from airflow_provider_launch.schedulers._kit.endings import signal_in, signal_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler, has_own
-from airflow_provider_launch.schedulers.result_document import check_result
+from airflow_provider_launch.schedulers.result_document import check_result, with_null
 from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.failures import in_order_of_failure, is_consequence
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.untrusted import clean_json, clean_text
+from airflow_provider_launch.util.untrusted import clean_json, clean_text, one_line
 
 MOST_RESULTS_BYTES = 2 * 1024 * 1024
 """Limit for the results of all replicas together: 200 bytes each for ten thousand replicas."""
 _KILLED = 128 + signal.SIGKILL
 _ERROR_LINES, _ERROR_CHARS = 20, 1000
+_SHOWN_OTHERS = 3
 _FOLD_WORDS = ("::group::", "::endgroup::")
 """Airflow's log view folds the log at these words, anywhere in a line."""
 
 
 def as_xcom(
-    handle: str, response: DescribeAppResponse | None, result: Any = None, *, roles: Sequence[Role] = ()
+    handle: str,
+    response: DescribeAppResponse | None,
+    result: Any = None,
+    *,
+    roles: Sequence[Role] = (),
+    error: str = "",
 ) -> dict[str, Any]:
     """Return `{handle, state, attempts, roles: {name: [exit codes]}, result}` as plain JSON.
 
-    Exit codes are indexed by replica; None if there is none (yet).
+    Exit codes are indexed by replica; None if there is none (yet). An app that did not succeed also has `error`.
 
     Args:
         handle: names the app.
         response: the status. None: not polled yet.
         result: the result of the app.
         roles: the roles as launched, for schedulers that do not report them.
+        error: why it did not succeed, in one line.
 
     Raises:
         InvalidAppError: Airflow cannot store the result.
     """
     # Check again, because the scheduler may not use `parse_result`.
+    result = with_null(result)
     check_result(result)
     codes: dict[str, list[int | None]] = {role.name: [None] * role.num_replicas for role in roles}
     for status in response.roles_statuses if response else ():
@@ -58,6 +68,7 @@ def as_xcom(
         "attempts": 1 + max(0, response.num_restarts if response else 0),
         "roles": codes,
         "result": result,
+        **({"error": error} if error else {}),
     }
     cleaned: dict[str, Any] = clean_json(value)
     return cleaned
@@ -103,17 +114,28 @@ def handle_of(value: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-def first_failed(response: DescribeAppResponse) -> ReplicaStatus | None:
-    """Return the replica that failed first, else the first cancelled one; None if the status has no such replica."""
+def first_failed(
+    response: DescribeAppResponse, last_lines: Mapping[str, Sequence[str]] | None = None
+) -> ReplicaStatus | None:
+    """Return the replica that made the app fail, else the first cancelled one; None if the status has no such replica.
+
+    Args:
+        response: the terminal state.
+        last_lines: the last lines by `role/replica`, as far as they are known.
+    """
+    return next(iter(failed_replicas(response, last_lines)), None)
+
+
+def failed_replicas(
+    response: DescribeAppResponse, last_lines: Mapping[str, Sequence[str]] | None = None
+) -> list[ReplicaStatus]:
+    """Return the failed replicas, the one that made the app fail first; else the cancelled ones, as they ended."""
     replicas = [replica for status in response.roles_statuses for replica in status.replicas]
-    for state in (AppState.FAILED, AppState.CANCELLED):
-        found = [replica for replica in replicas if replica.state == state]
-        if found:
-            # The one that the scheduler's message names, else the earliest: the others were mostly stopped because of
-            # it.
-            named = [replica for replica in found if f"{replica.role}/{replica.id} " in response.msg]
-            return min(named or found, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
-    return None
+    if failed := in_order_of_failure(replicas, response.msg, last_lines):
+        return failed
+    cancelled = [replica for replica in replicas if replica.state == AppState.CANCELLED]
+    named = [replica for replica in cancelled if f"{replica.role}/{replica.id} " in response.msg]
+    return sorted(named or cancelled, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
 
 
 def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> AppFailedError:
@@ -124,12 +146,15 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
         response: the terminal state.
         tails: the last lines by `role/replica`.
     """
-    replica = first_failed(response)
+    failed = failed_replicas(response, tails)
+    replica = failed[0] if failed else None
     reasons = [] if replica is None else [_replica_text(replica)]
     msg = response.msg if response.msg not in ("", NONE) else ""
-    # If the message does not just repeat the replica's end, it is the cause: a time limit, a cancellation.
-    if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
+    # If the message does not just repeat the end of a replica, it is the cause: a time limit, a cancellation.
+    if msg and not any(_is_about(msg, one) for one in failed):
         reasons.insert(0, msg)
+    if response.state == AppState.FAILED and len(failed) > 1:
+        reasons.append(_others_text(failed[1:], tails))
     # The cause first: a log view cuts long lines, and a handle is long.
     ended = f"app {handle} {response.state}"
     parts = [unfolded(f"{'; '.join(reasons)}; {ended}") if reasons else ended]
@@ -140,6 +165,43 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {unfolded(line)}" for line in tail)
     return AppFailedError(response.to_status(), "".join(parts))
+
+
+def error_line(response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> str:
+    """Return why the app did not succeed, as one line of limited length: for a task that compares several apps.
+
+    `trainer/1: ValueError: loss is NaN`, or `trainer/1 exited with code 137 (SIGKILL; its memory may have run out)`.
+
+    Args:
+        response: the terminal state.
+        tails: the last lines by `role/replica`.
+    """
+    replica = first_failed(response, tails)
+    msg = response.msg if response.msg not in ("", NONE) else ""
+    if replica is None:
+        return one_line(msg or str(response.state), _ERROR_CHARS)
+    name = f"{replica.role}/{replica.id}"
+    if (msg and not _is_about(msg, replica)) or replica.state != AppState.FAILED:
+        return one_line(msg or f"{name} ended as {replica.state}", _ERROR_CHARS)
+    written = _written(replica, response)
+    error = written[0] if written else error_in(tails.get(name, ()))
+    return one_line(f"{name}: {error}" if error else f"{name} {_ending_with_reason(replica)}", _ERROR_CHARS)
+
+
+def _is_about(msg: str, replica: ReplicaStatus) -> bool:
+    """Return whether the scheduler's message is about the failure of this replica, and not about the whole app."""
+    return msg == replica.reason or (replica.state == AppState.FAILED and f"{replica.role}/{replica.id}" in msg)
+
+
+def _others_text(others: Sequence[ReplicaStatus], tails: Mapping[str, Sequence[str]]) -> str:
+    """Return the replicas that failed later, with a mark on those that only lost their peers."""
+    texts = []
+    for one in others[:_SHOWN_OTHERS]:
+        name = f"{one.role}/{one.id}"
+        mark = " (a consequence: it lost its peers)" if is_consequence(one, tails.get(name, ())) else ""
+        texts.append(f"{name} {_ending(one)}{mark}")
+    more = f", and {len(others) - _SHOWN_OTHERS} more" if len(others) > _SHOWN_OTHERS else ""
+    return f"after it: {', '.join(texts)}{more}"
 
 
 def _written(replica: ReplicaStatus | None, response: DescribeAppResponse) -> list[str]:
@@ -163,8 +225,11 @@ def _replica_text(replica: ReplicaStatus) -> str:
         details.append(f"on {replica.hostname}")
     if details:
         text += f" ({', '.join(details)})"
-    text += f" {_ending(replica)}"
-    reason = replica.reason or replica.error_msg
+    return f"{text} {_ending_with_reason(replica)}"
+
+
+def _ending_with_reason(replica: ReplicaStatus) -> str:
+    text, reason = _ending(replica), replica.reason or replica.error_msg
     # Name the reason only once.
     return f"{text}: {reason}" if reason and reason not in text else text
 

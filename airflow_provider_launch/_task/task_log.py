@@ -15,6 +15,7 @@ from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.outcome import unfolded
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import hidden_spans
+from airflow_provider_launch._task.tracebacks import HEAD, LastTraceback, divided, joined
 from airflow_provider_launch.follow.events import (
     AttemptEnded,
     Ended,
@@ -65,15 +66,28 @@ _LEVELS = {
 @dataclass(slots=True)
 class _Replica:
     tail: list[str]
-    """Its last lines."""
+    """The last lines of its last attempt."""
     attempt: int = 0
     """The last one that was reported."""
     pieces: int = 0
     """Pieces of its next line that another part of the task has written."""
+    traceback: LastTraceback | None = None
+    """Of its last attempt. None: it has written none; most replicas never do."""
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> _Replica:
+        """Return the replica of which another part of the task has kept these lines."""
+        traceback, tail = divided(lines)
+        return cls(tail, traceback=LastTraceback(traceback) if traceback else None)
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Its last traceback, and its last lines."""
+        return joined(self.traceback.lines if self.traceback else (), self.tail)
 
 
 class TaskLog:
-    """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
+    """Writes `[role/k] text` per line, and one line for each change of state.
 
     A line that is rewritten, such as a progress bar, is shown with its last text only.
 
@@ -85,6 +99,8 @@ class TaskLog:
         progress: what an earlier part of the task has logged; it is not logged again.
         on_url: takes the app's page in the scheduler's user interface and its other pages, each time they change.
         limit: limits how much of a long log is shown. None: all.
+        replicas: numbers of the replicas whose lines are shown; of others only the last lines are kept. None: all.
+        stderr_level: level of lines of stderr: "warning", "info", or "line".
     """
 
     __slots__ = (
@@ -98,8 +114,11 @@ class TaskLog:
         "_on_url",
         "_quiet_since",
         "_replicas",
+        "_shown",
+        "_stderr_level",
         "began",
         "has_gap",
+        "last_line_at",
         "last_state",
         "url",
     )
@@ -112,8 +131,14 @@ class TaskLog:
         *,
         on_url: Callable[[str, Mapping[str, str]], object] | None = None,
         limit: LogLimit | None = None,
+        replicas: Sequence[int] | None = None,
+        stderr_level: str = "warning",
     ) -> None:
         self._log = log
+        self._shown = None if replicas is None else frozenset(replicas)
+        self._stderr_level = stderr_level
+        self.last_line_at = time.monotonic()
+        """When the last line of any replica came, by the monotonic clock."""
         self._line_log: Any = None
         self._mask: re.Pattern[str] | None = None
         self._longest = 0
@@ -122,7 +147,7 @@ class TaskLog:
         self.url = progress.url
         self._on_url = on_url
         self._linked: tuple[str, Mapping[str, str]] | None = None
-        self._replicas = {key: _Replica([*tail]) for key, tail in progress.tails.items()}
+        self._replicas = {key: _Replica.of(lines) for key, lines in progress.tails.items()}
         for key, attempt in progress.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
         for key, position in progress.cursors.items():
@@ -177,15 +202,20 @@ class TaskLog:
     def _writers(self) -> tuple[Callable[[str], object], Callable[[str], object]]:
         """Return the functions that write a line of stdout and one of stderr."""
         out, err = self._line_log.info, self._line_log.warning
+        if self._stderr_level == "info":
+            err = out
+        elif self._stderr_level == "line":
+            log = self._line_log
+            err = lambda text: log.log(_level_of(text), text)  # noqa: E731 - as short as the others
         if (mask := self._mask) is None:
             return out, err
         return lambda text: out(mask.sub(MASK, text)), lambda text: err(mask.sub(MASK, text))
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
-        """The last lines of each replica by `role/replica`, cut to a readable length."""
+        """The last traceback and lines of each replica by `role/replica`, each cut to a readable length."""
         longest = _TAIL_CHARS + len(MASK)
-        return {key: [line[:longest] for line in replica.tail] for key, replica in self._replicas.items()}
+        return {key: [line[:longest] for line in replica.last_lines] for key, replica in self._replicas.items()}
 
     def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
         """Return the last lines of these replicas, masked as in the log; without keys, of the latest writers."""
@@ -245,7 +275,7 @@ class TaskLog:
         if self._limit is None:
             return
         for key, rest in self._limit.rests():
-            if rest.left_out or rest.bytes_left_out:
+            if not self.is_hidden(key) and (rest.left_out or rest.bytes_left_out):
                 self._log.warning(
                     "[%s] --- max_log_bytes=%d: %d lines, %d bytes, are not shown here ---",
                     key, self._limit.max_bytes, rest.left_out, rest.bytes_left_out,
@@ -254,9 +284,16 @@ class TaskLog:
 
     def report_cut(self, key: str, max_bytes: int | None) -> None:
         """Log that the remaining lines of a replica follow at the end."""
+        if self.is_hidden(key):
+            return
         self._log.info("[%s] --- max_log_bytes=%s: the last lines follow when the app has ended ---", key, max_bytes)
 
+    def report_silence(self, text: str) -> None:
+        """Log that the app hangs, and what is done about it."""
+        self._log.error("app %s: %s", self._name, text)
+
     def _limited(self, key: str, lines: Sequence[LogLine]) -> None:
+        self.last_line_at = time.monotonic()  # also for lines that are not shown yet
         limit = self._limit
         if limit is None:
             self._lines(key, lines)
@@ -270,7 +307,7 @@ class TaskLog:
 
     def _unfinished(self, event: Unfinished) -> None:
         key = f"{event.role}/{event.replica}"
-        if self._limit is not None and self._limit.is_full(key):
+        if (self._limit is not None and self._limit.is_full(key)) or self.is_hidden(key):
             return
         self._begin_lines(key)
         write = self._writers()[event.line.stream is _STDERR]
@@ -288,12 +325,20 @@ class TaskLog:
         if known is not None and event.attempt < known.attempt:
             return  # an earlier part of the task has logged it
         replica = self._begin_lines(key)
-        self._writers()[1](f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'cause unknown'} ---")
+        if not self.is_hidden(key):
+            self._writers()[1](f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'cause unknown'} ---")
         self._start_attempt(key, replica, event.attempt + 1)
 
     def _start_attempt(self, key: str, replica: _Replica, attempt: int) -> None:
         replica.attempt = attempt
-        self._line_log.info(f"[{key}] --- attempt {attempt} ---")
+        # Lines of an earlier attempt would look like the reason of the last failure.
+        replica.tail, replica.traceback = [], None
+        if not self.is_hidden(key):
+            self._line_log.info(f"[{key}] --- attempt {attempt} ---")
+
+    def is_hidden(self, key: str) -> bool:
+        """Return whether the lines of `role/replica` are not shown."""
+        return self._shown is not None and int(key.rpartition("/")[2]) not in self._shown
 
     @property
     def is_quiet(self) -> bool:
@@ -373,11 +418,15 @@ class TaskLog:
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         replica = self._begin_lines(key)
         prefix = f"[{key}] "
+        of_attempt, is_hidden = 0, self.is_hidden(key)
         # Bind once: looking up a method of Airflow's logger costs as much as the rest of the work per line.
         out, err = self._writers()
-        for line in lines:
+        for number, line in enumerate(lines):
             if line.attempt != replica.attempt:
                 self._start_attempt(key, replica, line.attempt)
+                of_attempt = number
+            if is_hidden:
+                continue
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
@@ -389,7 +438,7 @@ class TaskLog:
             else:
                 write(prefix + text if "group::" not in text else prefix + unfolded(text))
             replica.pieces = 0
-        self._keep_tail(replica, lines)
+        self._keep_tail(replica, lines[of_attempt:] if of_attempt else lines)
 
     def write_piece(self, key: str, line: LogLine, parts: Sequence[str], number: int) -> None:
         """Write one of the `pieces` of a long line; the last one ends the line.
@@ -403,14 +452,18 @@ class TaskLog:
         replica = self._begin_lines(key)
         if line.attempt != replica.attempt:
             self._start_attempt(key, replica, line.attempt)
-        write = self._writers()[line.stream is _STDERR]
+        if not self.is_hidden(key):
+            self._write_piece(key, line, parts, number)
         replica.pieces = 0
-        label = _label(key, line)
-        head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
-        write(f"{head} {unfolded(parts[number])}")
         if number == len(parts) - 1:
             self._keep_tail(replica, [line])
             metrics.count("log_lines", 1)
+
+    def _write_piece(self, key: str, line: LogLine, parts: Sequence[str], number: int) -> None:
+        write = self._writers()[line.stream is _STDERR]
+        label = _label(key, line)
+        head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
+        write(f"{head} {unfolded(parts[number])}")
 
     def _begin_lines(self, key: str) -> _Replica:
         # Keep the latest writer last.
@@ -418,7 +471,7 @@ class TaskLog:
         if self._is_early:
             # Before the state arrives: a replica that writes lines is running.
             self._change(AppState.RUNNING, "")
-        self._quiet_since = time.monotonic()
+        self._quiet_since = self.last_line_at = time.monotonic()
         if self._line_log is None:
             # Only now: in a triggerer most of a thousand apps write nothing for a long time.
             self._line_log = line_logger(self._log)
@@ -428,6 +481,10 @@ class TaskLog:
         # A list, because a deque of ten items takes as much memory as one of sixty.
         replica.tail += [self._start_of(last_refresh(line.text).rstrip("\r\n")) for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
+        for line in lines:
+            if replica.traceback is not None or HEAD in line.text:
+                replica.traceback = replica.traceback or LastTraceback()
+                replica.traceback.add(line.text, self._start_of)
 
     def _start_of(self, text: str) -> str:
         if len(text) <= _TAIL_CHARS:
@@ -442,6 +499,22 @@ class TaskLog:
             return
         for number, part in enumerate(parts[first:], first + 1):
             write(f"[{key} {number}/{len(parts)}] {unfolded(part)}")
+
+
+_LEVEL = re.compile(
+    r"\b(?:(CRITICAL|FATAL|ERROR|Traceback)|(WARN(?:ING)?)|(?:INFO|NOTICE|DEBUG|TRACE))\b|^([IWEF])\d{4} "
+)
+_LEVEL_WITHIN = 120
+_OF_LETTER = {"W": logging.WARNING, "E": logging.ERROR, "F": logging.ERROR}
+
+
+def _level_of(text: str) -> int:
+    """Return the level that a line names near its start, after the name of its replica; INFO if it names none."""
+    found = _LEVEL.search(text.partition("] ")[2][:_LEVEL_WITHIN])
+    if found is None:
+        return logging.INFO
+    error, warning, letter = found.groups()
+    return logging.ERROR if error else logging.WARNING if warning else _OF_LETTER.get(letter, logging.INFO)
 
 
 def _label(key: str, line: LogLine) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
-from airflow_provider_launch._task.outcome import as_xcom, failure
+from airflow_provider_launch._task.outcome import as_xcom, error_line, failure
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import AppNotStartedError, SchedulerUnavailableError
@@ -175,5 +175,9 @@ class TaskRun(ABC):
         if self._task.do_xcom_push:
             # As after a success, for later tasks that run even after a failure.
             with contextlib.suppress(Exception):
-                self._ti.xcom_push("return_value", as_xcom(handle, response, roles=roles))
+                from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+
+                # Unlike logs, XComs are not masked by Airflow.
+                error = str(redact(error_line(response, tails)))
+                self._ti.xcom_push("return_value", as_xcom(handle, response, roles=roles, error=error))
         return failure(handle, response, tails)

@@ -20,21 +20,25 @@ DEBUG_ENV = {
 }
 
 
-def parse_nnodes(j: str) -> tuple[int, int, int, str]:
+def parse_nnodes(j: str) -> tuple[int, int, int | str, str]:
     """Return lowest and highest number of nodes, processes per node, and the nodes as a torchrun argument.
 
     `2` means two processes on one node, `2x4` four on each of two nodes, `1:2x4` the same on one or two nodes.
+    Instead of a number of processes, torchrun takes `gpu`, `cpu` or `auto`: one for each GPU or CPU of the node.
 
     Raises:
         ValueError: the text has another form, or a number is 0.
     """
-    found = re.fullmatch(r"(((?P<least>\d+):)?(?P<most>\d+)x)?(?P<processes>\d+)", j.strip())
+    found = re.fullmatch(r"(((?P<least>\d+):)?(?P<most>\d+)x)?(?P<processes>\d+|gpu|cpu|auto)", j.strip())
     if found is None:
-        raise ValueError(f"Invalid format for `-j {j}`; use `[[{{min_nnodes}}:]{{nnodes}}x]{{nproc_per_node}}`")
+        raise ValueError(
+            f"Invalid format for `-j {j}`; use `[[{{min_nnodes}}:]{{nnodes}}x]{{nproc_per_node}}`, with a number, "
+            f"`gpu`, `cpu` or `auto` as the last part"
+        )
     most = int(found["most"] or 1)
     least = int(found["least"] or most)
-    processes = int(found["processes"])
-    if not 1 <= least <= most or processes < 1:
+    processes = int(found["processes"]) if found["processes"].isdecimal() else found["processes"]
+    if not 1 <= least <= most or processes == 0:
         raise ValueError(f"Invalid numbers in `-j {j}`; each is at least 1, and min_nnodes at most nnodes")
     return least, most, processes, f"{least}:{most}" if found["least"] else str(most)
 

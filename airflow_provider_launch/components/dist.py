@@ -33,12 +33,15 @@ def ddp(
     env: dict[str, str] | None = None,
     metadata: dict[str, str] | None = None,
     max_retries: int = 0,
-    rdzv_port: int = 29500,
+    rdzv_port: int = 0,
     rdzv_backend: str = "c10d",
     rdzv_conf: str | None = None,
     mounts: list[str] | None = None,
     debug: bool = False,
     tee: int = 3,
+    max_restarts: int = 0,
+    retry_policy: str = "APPLICATION",
+    local_ranks_filter: str | None = None,
 ) -> specs.AppDef:
     """Distributed data parallel: run torchrun on several nodes, with rendezvous at replica 0.
 
@@ -54,16 +57,22 @@ def ddp(
         cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica in MB
-        j: `[[min_nnodes:]nnodes x]nproc_per_node`: 2x4 runs four processes on each of two nodes
+        j: `[[min_nnodes:]nnodes x]nproc_per_node`: 2x4 runs four processes on each of two nodes, 2xgpu (or cpu, auto)
+            as many as each has GPUs; min_nnodes needs a scheduler with elastic roles
         env: variables of the replicas
         metadata: metadata of the app
         max_retries: how often the scheduler may start a failed app again
-        rdzv_port: port of the rendezvous on replica 0; 0 means that the scheduler chooses one
+        rdzv_port: port of the rendezvous on replica 0; 0 means that the scheduler chooses a free one, so that several
+            apps can share a host
         rdzv_backend: backend of the rendezvous: c10d or static
         rdzv_conf: further settings of the rendezvous, as k1=v1,k2=v2
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
         debug: whether torch does more checks and logs more
         tee: streams of the processes that go to the log of the replica: 0 none, 1 stdout, 2 stderr, 3 both
+        max_restarts: how often torchrun itself starts the processes of a node again, before the replica fails
+        retry_policy: the replicas that `max_retries` starts again: APPLICATION, all of them, or REPLICA, only the
+            failed one, which torchrun joins to the others again only with rdzv_backend c10d
+        local_ranks_filter: processes of each node whose lines go to the log of the replica, such as 0 or 0,1
     """
     names = StructuredNameArgument.parse_from(name, m, script)
     least, most, processes, nnodes = parse_nnodes(j)
@@ -72,6 +81,10 @@ def ddp(
         words += ["--rdzv_conf", rdzv_conf]
     words += ["--rdzv_id", macros.app_id, "--nnodes", nnodes, "--nproc_per_node", str(processes)]
     words += ["--tee", str(tee), "--role", ""]
+    if max_restarts:
+        words += ["--max_restarts", str(max_restarts)]
+    if local_ranks_filter:
+        words += ["--local_ranks_filter", local_ranks_filter]
     if rdzv_backend == "static":
         words += ["--node_rank", macros.replica_id]
     program = [script] if script else ["-m", str(m)]
@@ -97,6 +110,7 @@ def ddp(
                 env=variables,
                 num_replicas=most,
                 max_retries=max_retries,
+                retry_policy=specs.RetryPolicy(retry_policy),
                 resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
                 port_map={"c10d": rdzv_port},
                 mounts=[*specs.parse_mounts(mounts)] if mounts else [],

@@ -20,7 +20,6 @@ from airflow_provider_launch.operators._record import KILLED, NextStep, Record, 
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
-from airflow_provider_launch.specs.macros import near_misses
 from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.untrusted import clean_text
@@ -244,7 +243,7 @@ class Attempt:
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
         # A build may have taken minutes.
         self._killer.check()
-        self._show(info, app)
+        self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
@@ -280,20 +279,16 @@ class Attempt:
         # Not the recorded handle, which users can edit.
         return make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
 
-    def _show(self, info: AppDryRunInfo[Any], app: AppDef) -> None:
-        """Log the request, and the macros in it that are probably misspelled."""
+    def _show(self, info: AppDryRunInfo[Any]) -> None:
+        """Log the request, and its warnings, such as macros that are probably misspelled."""
         text = shown_request(info)
         self._op.request = clean_text(text)
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
         for line in folded(f"Request to scheduler {self._backend}", shown):
             self._log.info("%s", line)
-        for role in app.roles:
-            for given, meant in near_misses(role):
-                self._log.warning(
-                    "role %r: ${%s} is not a macro and stays as it is, for the shell; did you mean ${%s}?",
-                    role.name, given, meant,
-                )  # fmt: skip
+        for warning in info.warnings:
+            self._log.warning("%s", warning)
 
     def _warn_no_adopt(self, consequence: str) -> None:
         self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)

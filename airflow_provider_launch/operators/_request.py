@@ -5,6 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch._task.checkpoint_dir import (
+    CHECKPOINT_DIR,
+    directory_of,
+    with_mounts,
+    with_variables,
+)
+from airflow_provider_launch._task.checkpoint_dir import TRY as TRY_VARIABLE
 from airflow_provider_launch._task.lineage import with_parent_run
 from airflow_provider_launch._task.secrets import hidden_values, register, shown_request
 from airflow_provider_launch.hooks.extras import refuse_locked
@@ -86,6 +93,11 @@ def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHo
     }
     # For `Runner.list`, and for the reconciler.
     app = dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
+    env = {TRY_VARIABLE: str(ti.try_number)}
+    if operator.checkpoint_dir:
+        env[CHECKPOINT_DIR] = directory_of(operator.checkpoint_dir, TaskKey.of(ti))
+        app = with_mounts(app, operator.checkpoint_dir, hook.options.backend, operator.log.warning)
+    app = with_variables(app, env)
     app = with_parent_run(_with_workspace(app, operator, hook, sources), ti, operator.log.warning)
     # Before the request is shown, which may contain such values anywhere.
     register(hidden_values(app.roles, {}, ()))

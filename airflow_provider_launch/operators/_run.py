@@ -75,6 +75,10 @@ class OperatorRun(TaskRun):
         """The roles of the launched app; empty in a task that resumes."""
         self._results: list[Any] = []
         """The result of the app as its only item; empty until it was read."""
+        self._silent = ""
+        """Why an earlier part of this try has found that the app hangs; empty: it has not."""
+        self._hangs = False
+        """Whether such an app must still be cancelled."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -113,7 +117,7 @@ class OperatorRun(TaskRun):
         progress = self._progress()
         if op.deferrable and (attempt.adopted is None or not is_terminal(attempt.adopted.state)):
             has_ended, progress = self._follow_first(handle)
-            if not has_ended:
+            if not has_ended and not self._silent:
                 self._defer(handle, began, progress, places)
         return self._to_end(handle, progress)
 
@@ -138,6 +142,8 @@ class OperatorRun(TaskRun):
                 # trigger could not.
                 raise AirflowTaskTimeout(text)
             progress = self._continued(event, handle)
+            if reason == "silent":
+                self._silent, self._hangs = text, True
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
 
     def _to_end(self, handle: str, progress: FollowProgress) -> dict[str, Any]:
@@ -161,6 +167,9 @@ class OperatorRun(TaskRun):
     def _follow(self, handle: str, progress: FollowProgress) -> tuple[DescribeAppResponse, Mapping[str, Sequence[str]]]:
         """Log states and lines until the app has ended; return its last status, and the last lines of each replica."""
         with self._follower_of(handle, progress) as follow:
+            follow.silent = self._silent
+            if self._hangs:
+                follow.cancel_silent(self._silent)
             response = follow.run(on_end=self._read_result)
             self._has_gap = follow.has_gap
         if response is None:
@@ -211,6 +220,7 @@ class OperatorRun(TaskRun):
             return False, self._progress()
         with self._follower_of(handle, self._progress(), is_part=True) as follow:
             response = follow.run(until=time.monotonic() + limit_s)
+            self._silent = follow.silent
             return response is not None, follow.progress
 
     def _follower_of(self, handle: str, progress: FollowProgress, *, is_part: bool = False) -> AppFollow:
@@ -255,7 +265,7 @@ class OperatorRun(TaskRun):
                 self._results.append(self._retry(result_of, self._scheduler, self._attempt.app_id, op.results))
             return as_xcom(handle, response, self._results[0], roles=self._roles)
         error = self._failure(handle, response, tails, self._roles)
-        replica = first_failed(response)
+        replica = first_failed(response, tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):
             raise AirflowSkipException(str(error)) from error
         raise error

@@ -72,6 +72,10 @@ class LaunchAppOperator(BaseOperator):
         poll_interval_s: seconds between two polls of the app. None: the scheduler's default.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: roles whose lines are shown. None: all roles; empty: no lines.
+        log_replicas: numbers of the replicas of each role whose lines are shown: `[0]`. The lines of others are read
+            all the same, so the error of a failed replica is complete. None: all.
+        stderr_level: level of lines of stderr in the task log: "warning"; "info"; or "line", the level that stands in
+            the line itself, such as `INFO` or `ERROR`.
         logs_from: "start", or "now" to skip the earlier lines of an adopted app.
         max_log_bytes: maximum bytes of log shown per replica. A longer log is cut in the middle. None: all.
         on_kill: whether a killed task cancels its app ("cancel"), or leaves it running for the next try ("leave").
@@ -81,6 +85,10 @@ class LaunchAppOperator(BaseOperator):
             that adopt it. Otherwise it is cancelled, and the task fails with the reason for the wait. None: no limit,
             except that a stuck app, such as one with a missing image, waits only a minute.
             With `wait=False` the task waits for the start until this limit; without a limit it does not wait.
+        silence_limit_s: seconds without a line of any replica after which the app counts as hanging: it is cancelled,
+            and the error names the replicas that were still running. None: no limit.
+        checkpoint_dir: path or URI below which each replica gets a `LAUNCH_CHECKPOINT_DIR`, the same for all attempts
+            and tries of one DAG run, task and map index, also after a clear. Docker mounts it. Template.
         on_finish: when to delete an ended app, after its log and result were read: "keep" (never), "delete_succeeded",
             or "delete" (always). None: `[launch] on_finish`, "delete_succeeded" by default.
         results: "first" returns the result of the lowest-numbered replica of the first role that wrote one, "all" a
@@ -91,7 +99,15 @@ class LaunchAppOperator(BaseOperator):
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
     """
 
-    template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "workspace", "request")
+    template_fields: Sequence[str] = (
+        "app",
+        "component_args",
+        "cfg",
+        "launch_conn_id",
+        "workspace",
+        "checkpoint_dir",
+        "request",
+    )
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is set during execution. If the link could not store it then, Airflow stores it here.
     overwrite_rtif_after_execution = True
@@ -117,12 +133,16 @@ class LaunchAppOperator(BaseOperator):
         poll_interval_s: float | None = None,
         streams: str | Stream | None = None,
         log_roles: Sequence[str] | None = None,
+        log_replicas: Sequence[int] | None = None,
+        stderr_level: str = "warning",
         logs_from: str = "start",
         max_log_bytes: int | None = None,
         on_kill: str = "cancel",
         unavailable_for_s: float = 600,
         time_limit_s: float | None = None,
         start_limit_s: float | None = None,
+        silence_limit_s: float | None = None,
+        checkpoint_dir: str | None = None,
         on_finish: str | None = None,
         results: str = "first",
         skip_on_exit_code: int | Sequence[int] | None = None,
@@ -143,6 +163,8 @@ class LaunchAppOperator(BaseOperator):
         self.poll_interval_s = poll_interval_s
         self.streams = streams
         self.log_roles = log_roles
+        self.log_replicas = log_replicas
+        self.stderr_level = stderr_level
         self.logs_from = logs_from
         self.max_log_bytes = max_log_bytes
         # `on_kill` is the name of Airflow's method.
@@ -150,6 +172,8 @@ class LaunchAppOperator(BaseOperator):
         self.unavailable_for_s = unavailable_for_s
         self.time_limit_s = time_limit_s
         self.start_limit_s = start_limit_s
+        self.silence_limit_s = silence_limit_s
+        self.checkpoint_dir = checkpoint_dir
         self.on_finish = on_finish
         self.results = results
         self.skip_on_exit_code = skip_on_exit_code
@@ -225,6 +249,9 @@ class LaunchAppOperator(BaseOperator):
             self.kill_policy,
             watches_start=True,
             start_limit_s=self.start_limit_s,
+            log_replicas=self.log_replicas,
+            stderr_level=self.stderr_level,
+            silence_limit_s=self.silence_limit_s,
         )
 
     def _check_app(self) -> None:

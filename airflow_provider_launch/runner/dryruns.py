@@ -8,6 +8,7 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.specs.advice import warnings_of
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ def submit_dryrun(
 ) -> AppDryRunInfo[Any]:
     """Return the request of the scheduler for the app."""
     if "app_id" in inspect.signature(scheduler.submit_dryrun).parameters:
-        return scheduler.submit_dryrun(app, cfg, app_id=app_id)
-    return scheduler.submit_dryrun(app, cfg)
+        info = scheduler.submit_dryrun(app, cfg, app_id=app_id)
+    else:
+        info = scheduler.submit_dryrun(app, cfg)
+    info.warnings = warnings_of(app)
+    return info
 
 
 def built_images(backend: Any, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[tuple[str, Workspace], str]:

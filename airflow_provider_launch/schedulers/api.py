@@ -13,7 +13,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -39,12 +39,14 @@ from airflow_provider_launch.specs.errors import (
     UnknownAppException,
     UnsupportedError,
 )
+from airflow_provider_launch.specs.macros import address_macros
 from airflow_provider_launch.specs.resources import NULL_RESOURCE
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import RoleStatus
+from airflow_provider_launch.specs.torch_env import with_torch_env
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
@@ -79,6 +81,27 @@ log = logging.getLogger(__name__)
 
 DAYS_IN_2_WEEKS = 14
 _TAIL_PAUSE_S = 0.2
+
+_NEVER_IGNORED: tuple[tuple[Capability, str, Callable[[Role], object], str], ...] = (
+    (
+        Capability.ELASTIC,
+        "min_replicas below num_replicas",
+        lambda role: role.min_replicas not in {None, role.num_replicas},
+        "use a fixed number: leave min_replicas out, or write j='2x4' instead of j='1:2x4'",
+    ),
+    (
+        Capability.SERVICE_ROLES,
+        "service",
+        lambda role: role.service,
+        "leave it out and let the program of the role end by itself, or choose another scheduler",
+    ),
+    (
+        Capability.ADDRESSES,
+        "torch_env, macros.rank0_host or macros.port",
+        address_macros,
+        "let a shell read the variables of the replica instead, or choose another scheduler",
+    ),
+)
 
 T = TypeVar("T")
 
@@ -150,16 +173,29 @@ class Scheduler(abc.ABC, Generic[T]):
         # A runner has already resolved the options and decided whether to refuse unknown ones; a direct caller has
         # not. Resolving twice changes nothing and takes 0.1 ms.
         resolved: Any = self._within_limit(cfg)
+        given, app = app, with_torch_env(app)
+        self._refuse_missing(app)
         if "app_id" in inspect.signature(self._submit_dryrun).parameters:
             info = self._submit_dryrun(app, resolved, app_id=app_id)
         else:
             # Older plug-ins have no `app_id` parameter and choose their own id.
             info = self._submit_dryrun(app, resolved)
-        for role in app.roles:
+        for role in given.roles:
             info = role.pre_proc(self.backend, info)
-        info._app = app  # noqa: SLF001 - names of the plug-in interface
+        info._app = given  # noqa: SLF001 - names of the plug-in interface
         info._cfg = resolved  # noqa: SLF001 - the same
         return info
+
+    def _refuse_missing(self, app: AppDef) -> None:
+        """Refuse features that plug-ins could ignore without an error: the training would be another one.
+
+        Raises:
+            UnsupportedError: names role, field and fix.
+        """
+        for role in app.roles:
+            for capability, what, is_used, cure in _NEVER_IGNORED:
+                if capability not in self.capabilities and is_used(role):
+                    raise UnsupportedError(f"role {role.name!r}: {what} is not offered by {self.backend!r}; {cure}")
 
     def _within_limit(self, cfg: T | Mapping[str, Any]) -> Any:
         """Return the options of a launch, with the time limit of the connection if they have none."""

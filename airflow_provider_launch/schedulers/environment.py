@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,9 +23,15 @@ GPU_VARIABLES = (
 """Variables that select the GPUs of a program; the launcher's values do not apply to a replica."""
 _NEVER_COPIED = re.compile(r"_*AIRFLOW", re.IGNORECASE)
 """Variables with Airflow's configuration; its images also read the password of the first user from them."""
+_OF_TORCH = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "PET_*", "TORCHELASTIC_*",
+)  # fmt: skip
 _OF_REPLICAS = (
+    *_OF_TORCH,
     "LAUNCH_APP_ID", "LAUNCH_ROLE", "LAUNCH_REPLICA_ID", "LAUNCH_NUM_REPLICAS", "LAUNCH_ATTEMPT", "LAUNCH_RESULT_*",
-    "LAUNCH_PORT_*", "LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS", "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR", RANK0_ENV,
+    "LAUNCH_PORT_*", "LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS", "LAUNCH_TRY",
+    "LAUNCH_CHECKPOINT_DIR", RANK0_ENV,
 )  # fmt: skip
 """Variables that the launcher has if it runs in a replica of another app; they belong to that app."""
 
@@ -65,6 +71,20 @@ def inherited_env(environ: Mapping[str, str], patterns: Iterable[str], given: It
 def port_variable(role: str, name: str) -> str:
     """Return the variable in which every replica finds the port: `LAUNCH_PORT_<ROLE>_<NAME>`."""
     return re.sub(r"[^A-Z0-9]", "_", f"LAUNCH_PORT_{role}_{name}".upper())
+
+
+def port_values(roles: Iterable[Role], value: Callable[[str, int], str]) -> dict[str, str]:
+    """Return the values of port macros: `role.port` to the text of the port.
+
+    Args:
+        roles: of the app.
+        value: returns the text, from the variable of the port and its number in `port_map`.
+    """
+    return {
+        f"{role.name}.{name}": value(port_variable(role.name, name), port)
+        for role in roles
+        for name, port in role.port_map.items()
+    }
 
 
 def refuse_equal_port_variables(app: AppDef) -> None:

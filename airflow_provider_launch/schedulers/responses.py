@@ -19,6 +19,9 @@ _ERROR_CHARS = 64 * 1024
 _ERRORS_CHARS = 32 * 1024 * 1024
 """Maximum characters of the errors of all replicas of an app."""
 
+_MOST_STOPPED = 32
+"""Maximum stopped replicas whose errors are read: each takes a request on some engines."""
+
 PHASE_STATES: Mapping[Phase, AppState] = {
     Phase.WAITING: AppState.PENDING,  # accepted, not started yet
     Phase.RUNNING: AppState.RUNNING,
@@ -117,26 +120,32 @@ def app_response(
 
 
 def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaStatus], str | None]) -> bool:
-    """Add the exceptions that failed replicas wrote to `TORCHELASTIC_ERROR_FILE`.
+    """Add the exceptions that replicas wrote to `TORCHELASTIC_ERROR_FILE`.
+
+    Replicas that the launcher stopped are read as well: one of them may have failed first, but needed longer to end.
 
     Args:
-        response: the response to complete; the text of its first failed replica is also used for the app.
-        read: returns the text of a failed replica (index of its role, its status), or an empty text.
+        response: the response to complete; the text of the replica that failed first is also used for the app.
+        read: returns the text of a replica (index of its role, its status), or an empty text.
 
     Returns:
         Whether each failed replica has such a text. Texts are cut, and after 32 million characters no more are read.
     """
-    has_all, left = True, _ERRORS_CHARS
-    for index, role in enumerate(response.roles_statuses):
-        for replica in role.replicas:
-            if replica.state is not AppState.FAILED:
+    has_all, left, stopped_left = True, _ERRORS_CHARS, _MOST_STOPPED
+    replicas = [(index, replica) for index, role in enumerate(response.roles_statuses) for replica in role.replicas]
+    for index, replica in replicas:
+        is_failed = replica.state is AppState.FAILED
+        if not is_failed:
+            if replica.state is not AppState.CANCELLED or replica.start_time is None or stopped_left <= 0:
                 continue
-            text = clean_text((read(index, replica) or "")[:_ERROR_CHARS]) if left > 0 else ""
-            left -= len(text)
-            if not text:
-                has_all = False
-                continue
+            stopped_left -= 1
+        text = clean_text((read(index, replica) or "")[:_ERROR_CHARS]) if left > 0 else ""
+        left -= len(text)
+        if text:
             replica.structured_error_msg = text
-            if response.structured_error_msg == NONE:
-                response.structured_error_msg = text
+        elif is_failed:
+            has_all = False
+    first = response.to_status().first_failed_replica()
+    if first is not None and response.structured_error_msg == NONE:
+        response.structured_error_msg = first.structured_error_msg
     return has_all

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, one_line, parse_json
+
+log = logging.getLogger(__name__)
 
 RESULT_LIMIT_BYTES = 4096
 RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
@@ -16,6 +19,8 @@ when the XCom is read, so an app could choose the class."""
 
 def parse_result(data: bytes, size: int) -> JsonValue:
     """Return the document; None if the file is empty.
+
+    NaN and Infinity become null, with a warning: the metric of a training that diverged is an ordinary result.
 
     Args:
         data: the file, or at least its first `RESULT_LIMIT_BYTES`.
@@ -34,11 +39,38 @@ def parse_result(data: bytes, size: int) -> JsonValue:
         return None
     try:
         # A reader may pass more than `RESULT_LIMIT_BYTES` bytes.
-        result: JsonValue = parse_json(data, len(data))
+        written: JsonValue = parse_json(data, len(data), is_finite=False)
     except UntrustedError as error:
         raise _unstorable(str(error)) from error
+    result = with_null(written)
     check_result(result)
     return result
+
+
+def with_null(value: JsonValue) -> JsonValue:
+    """Return the document with null for each number that JSON does not have; one warning names the first of them."""
+    places: list[str] = []
+    changed = _with_null(value, "", places)
+    if places:
+        more = f" and in {len(places) - 1} more places" if len(places) > 1 else ""
+        where = one_line(f"at {places[0]!r}{more}" if places[0] else "as its only value")
+        log.warning("the result has NaN or Infinity %s, which JSON does not have: null is stored instead", where)
+    return changed
+
+
+def _with_null(value: JsonValue, path: str, places: list[str]) -> JsonValue:
+    if isinstance(value, float) and not math.isfinite(value):
+        places.append(path)
+        return None
+    if isinstance(value, dict):
+        return {name: _with_null(each, _below(path, name), places) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_null(each, f"{path}[{number}]", places) for number, each in enumerate(value)]
+    return value
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name[:40]}" if path else name[:40]
 
 
 def check_result(value: JsonValue, path: str = "") -> None:
@@ -62,7 +94,7 @@ def check_result(value: JsonValue, path: str = "") -> None:
     elif isinstance(value, dict):
         for name, each in value.items():
             _check_key(name, path)
-            check_result(each, f"{path}.{name[:40]}" if path else name[:40])
+            check_result(each, _below(path, name))
     elif isinstance(value, list):
         for number, each in enumerate(value):
             check_result(each, f"{path}[{number}]")

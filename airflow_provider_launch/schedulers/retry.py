@@ -34,7 +34,7 @@ class RetryAction(str, Enum):
     FAIL = "fail"
     """Stop the running replicas; when all have ended, the app is FAILED."""
     SUCCEED = "succeed"
-    """All replicas succeeded."""
+    """All replicas succeeded, except those of services: stop these; when they have ended, the app is SUCCEEDED."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class RolePolicy:
 
     policy: str
     max_retries: int
+    is_service: bool = False
+    """Whether the role only serves the others: the app does not wait for it, and then its end does not matter."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Decision:
 def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Iterable[ReplicaAttempt]) -> Decision:
     """Return the next step of an app, from its current state only.
 
+    Once all replicas that are not services have succeeded, nothing else matters.
     A failure without a retry left ends the app, even if other roles have retries left. Otherwise an APPLICATION retry
     has priority over REPLICA retries, because it restarts those replicas too.
 
@@ -80,6 +83,9 @@ def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Itera
         replicas: the latest attempt of every replica of every role.
     """
     now = list(replicas)
+    waited_for = [r for r in now if not policies[r.role].is_service]
+    if waited_for and all(r.phase is Phase.SUCCEEDED for r in waited_for):
+        return Decision(RetryAction.SUCCEED)
     failed = sorted((r for r in now if r.phase is Phase.FAILED), key=lambda r: (r.ended_at, r.role, r.replica))
     exhausted = [r for r in failed if not _retries_left(policies[r.role], app_attempt, r.attempt)]
     if exhausted:
@@ -87,8 +93,6 @@ def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Itera
     of_app = [r for r in failed if policies[r.role].policy == "APPLICATION"]
     if of_app:
         return Decision(RetryAction.RESTART_APP, cause=of_app[0])
-    if now and all(r.phase is Phase.SUCCEEDED for r in now):
-        return Decision(RetryAction.SUCCEED)
     again = [(r.role, r.replica, r.attempt + 1) for r in failed]
     waiting = [(r.role, r.replica, r.attempt) for r in now if r.phase is Phase.WAITING]
     return Decision(RetryAction.CONTINUE, start=tuple(waiting + again), cause=failed[0] if failed else None)

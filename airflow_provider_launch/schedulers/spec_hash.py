@@ -33,6 +33,7 @@ INJECTED = (
     "TORCHX_INTERNAL_SESSION_ID",
     "TORCHX_PARENT_RUN_ID",
     "TORCHX_TRACKERS",
+    "LAUNCH_TRY",
     LINEAGE_PARENT,
     LINEAGE_ROOT_PARENT,
 )
@@ -52,7 +53,12 @@ def _is_injected(name: str) -> bool:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        fields = {
+            item.name: _plain(getattr(value, item.name))
+            for item in dataclasses.fields(value)
+            # A retry after an upgrade must find the app that the older version launched.
+            if not (item.metadata.get("later") and getattr(value, item.name) == item.default)
+        }
         env = fields.get("env")
         if isinstance(env, dict):
             fields["env"] = {key: text for key, text in env.items() if not _is_injected(key)}

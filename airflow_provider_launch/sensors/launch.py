@@ -48,6 +48,8 @@ class AppStatusSensor(BaseSensorOperator):
         poke_interval: seconds between two polls. None: the scheduler's default; in mode "reschedule" 60, at least 5.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: roles whose lines are shown. None: all roles; empty: no lines.
+        log_replicas: numbers of the replicas of each role whose lines are shown. None: all.
+        stderr_level: level of lines of stderr in the task log: "warning", "info", or "line".
         logs_from: "start", or "now" to skip the lines before the first poll.
         max_log_bytes: bytes of log shown per replica; of a longer log, the first and the last half of it. None: all.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
@@ -77,6 +79,8 @@ class AppStatusSensor(BaseSensorOperator):
         poke_interval: timedelta | float | None = None,
         streams: str | None = None,
         log_roles: Sequence[str] | None = None,
+        log_replicas: Sequence[int] | None = None,
+        stderr_level: str = "warning",
         logs_from: str = "start",
         max_log_bytes: int | None = None,
         on_kill: str = "leave",
@@ -92,6 +96,8 @@ class AppStatusSensor(BaseSensorOperator):
         self.launch_conn_id = list(launch_conn_id) if isinstance(launch_conn_id, (list, tuple)) else launch_conn_id
         self.streams = streams
         self.log_roles = log_roles
+        self.log_replicas = log_replicas
+        self.stderr_level = stderr_level
         self.logs_from = logs_from
         self.max_log_bytes = max_log_bytes
         self.kill_policy = on_kill
@@ -230,6 +236,8 @@ class AppStatusSensor(BaseSensorOperator):
             self.logs_from,
             self.max_log_bytes,
             self.kill_policy,
+            log_replicas=self.log_replicas,
+            stderr_level=self.stderr_level,
         )
 
     def _trigger_kwargs(self, handle: str | list[str]) -> dict[str, Any]:

@@ -71,7 +71,11 @@ def _to_plain(value: Any, path: _Path, problems: list[Problem]) -> Any:
     if isinstance(value, Enum):
         return _to_plain(value.value, path, problems)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if not (field.metadata.get("later") and getattr(value, field.name) == field.default)
+        }
         kinds = [kind for kind, cls in _MOUNTS.items() if isinstance(value, cls)]
         plain = {name: _to_plain(item, (*path, name), problems) for name, item in fields.items()}
         return {"type": kinds[0], **plain} if kinds else plain

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.macros import macros, port_macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import (
     MAX_REPLICAS,
@@ -20,6 +20,7 @@ from airflow_provider_launch.specs.roles import (
     VolumeMount,
 )
 from airflow_provider_launch.specs.sentinels import MISSING
+from airflow_provider_launch.specs.torch_env import PORT as TORCH_PORT
 from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _app_problems(app: Any) -> Iterator[Problem]:
     if app.roles == []:
         yield ("roles",), "the app has no role, so nothing would run; add a Role"
     yield from _size_problems(_list(app.roles))
+    yield from _training_problems([role for role in _list(app.roles) if isinstance(role, Role)])
     first_of: dict[str, int] = {}
     for at, role in enumerate(_list(app.roles)):
         if not isinstance(role, Role):
@@ -77,6 +79,30 @@ def _size_problems(roles: list[Any]) -> Iterator[Problem]:
         of_role = f"{largest} of them in role {shown(roles[at].name)}"
         path = ("roles", at, "num_replicas")
         yield path, f"an app has at most {MAX_REPLICAS} replicas, but this one has {total}, {of_role}; lower it"
+
+
+def _training_problems(roles: list[Role]) -> Iterator[Problem]:
+    ports = {f"{_text(role.name)}.{name}" for role in roles for name in _dict(role.port_map)}
+    ports |= {f"{_text(role.name)}.{TORCH_PORT}" for role in roles if role.torch_env}
+    for at, role in enumerate(roles):
+        path = ("roles", at)
+        if role.torch_env is True and at:
+            yield (
+                (*path, "torch_env"),
+                "is for the first role, whose replica 0 coordinates the training; move this role to the front",
+            )
+        texts = [(("args", n), text) for n, text in enumerate(_list(role.args))]
+        texts += [(("env", name), text) for name, text in _dict(role.env).items()]
+        for place, text in texts:
+            for name in port_macros(_text(text)):
+                if name not in ports:
+                    offered = ", ".join(sorted(ports)) or "none"
+                    yield (
+                        (*path, *place),
+                        f"names port {shown(name)}, but the app has {offered}; add it to port_map",
+                    )
+    if roles and all(role.service is True for role in roles):
+        yield ("roles",), "all roles are services, so the app would end at once; leave service out of one of them"
 
 
 def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:

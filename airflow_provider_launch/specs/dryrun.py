@@ -24,6 +24,8 @@ class AppDryRunInfo(Generic[T]):
         self._app: AppDef | None = None
         self._cfg: Mapping[str, CfgVal] = {}
         self._scheduler: str | None = None
+        self.warnings: list[str] = []
+        """Sentences about parts of the app that are probably not as its author means them."""
 
     @property
     def app(self) -> AppDef | None:
@@ -37,6 +39,7 @@ class AppDryRunInfo(Generic[T]):
 
     def __repr__(self) -> str:
         # Any request can be printed and logged, whatever characters it contains.
-        return self._fmt(self.request).encode("utf-8", "backslashreplace").decode()
+        shown = [*(f"warning: {text}" for text in self.warnings), self._fmt(self.request)]
+        return "\n".join(shown).encode("utf-8", "backslashreplace").decode()
 
     __str__ = __repr__

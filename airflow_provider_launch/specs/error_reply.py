@@ -55,9 +55,14 @@ class ErrorReply:
         return _NOT_AVAILABLE if self.exit_code is None else str(self.exit_code)
 
     @property
+    def seconds(self) -> float | None:
+        """Return when it happened, in epoch seconds; None if it is missing or not a number."""
+        return _number(self.timestamp)
+
+    @property
     def local_time_text(self) -> str:
         """Return when it happened, in local time."""
-        seconds = _number(self.timestamp)
+        seconds = self.seconds
         if seconds is None:
             return _NOT_AVAILABLE
         try:

@@ -6,7 +6,8 @@ import copy
 import difflib
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from string import Template
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,13 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
     """Number of the replica within its role, from 0."""
     rank0_env = "${rank0_env}"
     """*Name* of the environment variable that contains the host of replica 0 of the first role."""
+    rank0_host = "${rank0_host}"
+    """The host itself, in args and env."""
+
+    @staticmethod
+    def port(role: str, name: str) -> str:
+        """Return the macro for a port of `port_map`, in args and env."""
+        return f"${{port.{role}.{name}}}"
 
     @dataclass
     class Values:
@@ -51,6 +59,10 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
         rank0_env: str
         base_img_root: str = ""
         """Deprecated: empty means that the placeholder becomes `img_root`."""
+        rank0_host: str | None = None
+        """None leaves the placeholder as it is."""
+        ports: Mapping[str, str] = field(default_factory=dict)
+        """`role.port` to the port; the macros of other ports stay."""
 
         def apply(self, role: _RoleT) -> _RoleT:
             """Return a deep copy of the role with the macros in args, values of env and texts in metadata replaced."""
@@ -69,7 +81,10 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
             """Return the text with the placeholders replaced once; replaced text is not scanned again."""
             if "$" not in arg:
                 return arg
-            return Template(arg).safe_substitute(self.to_dict(), base_img_root=self.base_img_root or self.img_root)
+            known = {**self.to_dict(), **{f"port.{name}": port for name, port in self.ports.items()}}
+            if self.rank0_host is not None:
+                known["rank0_host"] = self.rank0_host
+            return _Template(arg).safe_substitute(known, base_img_root=self.base_img_root or self.img_root)
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by placeholder name."""
@@ -101,9 +116,30 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
         return [values.substitute(arg) for arg in args]
 
 
+def address_macros(role: Role) -> list[str]:
+    """Return the macros for hosts and ports in args and env of a role, each once."""
+    texts = (*role.args, *role.env.values())
+    return [*dict.fromkeys(found for text in texts for found in _addresses_in(text))]
+
+
+def port_macros(text: str) -> list[str]:
+    """Return the ports that macros in a text name, as `role.port`."""
+    return [found.removeprefix("${port.")[:-1] for found in _addresses_in(text) if found != macros.rank0_host]
+
+
+def names_rank0(role: Role) -> bool:
+    """Return whether a replica of the role needs the host of replica 0 of the first role."""
+    texts = (*role.args, *role.env.values())
+    return any(macros.rank0_env in text or macros.rank0_host in text for text in texts)
+
+
+def _addresses_in(text: str) -> list[str]:
+    return _ADDRESSES.findall(text) if "${" in text else []
+
+
 def near_misses(role: Role) -> list[tuple[str, str]]:
     """Return pairs of misspelt placeholder and the placeholder that is probably meant."""
-    known = {_letters(name): name for name in macros.Values("", "", "", "").to_dict()}
+    known = {_letters(name): name for name in (*macros.Values("", "", "", "").to_dict(), "rank0_host")}
     texts = (*role.args, *role.env.values())
     found = dict.fromkeys(name for text in texts for name in _IN_BRACES.findall(text))
     misses = []
@@ -120,6 +156,12 @@ def _letters(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+class _Template(Template):
+    # A port is named by its role, whose name may have any letters.
+    braceidpattern = r"(?a:[_a-zA-Z][_a-zA-Z0-9]*|port\.[^{}$\n]+)"
+
+
+_ADDRESSES = re.compile(r"(?<!\$)(?:\$\$)*(\$\{(?:rank0_host|port\.[^{}$\n]+)\})")
 _IN_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
 _MIN_SIMILARITY = 0.85
 SUBSTITUTED = frozenset({"args", "env", "metadata"})

@@ -10,6 +10,7 @@ import functools
 import warnings
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 # Imported at run time, because pydantic resolves the annotations of these dataclasses.
@@ -33,6 +34,8 @@ __all__ = [
     "VolumeMount",
 ]
 
+LATER = MappingProxyType({"later": True})
+"""Metadata of fields that older versions do not have: records and hashes leave them out if they have their default."""
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 
@@ -100,7 +103,7 @@ class Role:
     image: str
     """The software of a replica; the scheduler decides what it means: container image, directory, archive."""
     min_replicas: int | None = None
-    """Lower bound of an elastic role; ignored by schedulers without elastic roles."""
+    """Lower bound of an elastic role. A scheduler without elastic roles refuses a number below `num_replicas`."""
     entrypoint: str = MISSING
     """The program that each replica runs."""
     args: list[str] = field(default_factory=list)
@@ -124,6 +127,11 @@ class Role:
     """Paths, volumes and devices that each replica sees."""
     workspace: Workspace | None = None
     """Local directories to copy into the replicas; if that is not possible, a warning is logged."""
+    service: bool = field(default=False, metadata=LATER)
+    """Whether the role only serves the others, such as a parameter server: stopped when all other roles succeeded."""
+    torch_env: bool = field(default=False, metadata=LATER)
+    """Whether its replicas are the processes of one PyTorch training: each gets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
+    so on, and torchrun its `PET_*`. Only for the first role, whose replica 0 is the master."""
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_launch.specs.error_reply import ErrorReply, parse_json, wrapped
 from airflow_provider_launch.specs.errors import AppFailedError, AppStatusError
+from airflow_provider_launch.specs.failures import in_order_of_failure
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -143,12 +144,9 @@ class AppStatus:
         return is_terminal(self.state)
 
     def first_failed_replica(self) -> ReplicaStatus | None:
-        """Return the replica that failed first: by end time if known, else in the order of roles and ids."""
-        failed = [
-            replica for role in self.roles for replica in _by_id(role.replicas) if replica.state is AppState.FAILED
-        ]
-        never = float("inf")
-        return min(failed, key=lambda replica: never if replica.end_time is None else replica.end_time, default=None)
+        """Return the replica that made the app fail: by error files, else by end times; see `in_order_of_failure`."""
+        replicas = [replica for role in self.roles for replica in _by_id(role.replicas)]
+        return next(iter(in_order_of_failure(replicas, self.msg)), None)
 
     def raise_for_status(self) -> None:
         """Return if the app succeeded.

@@ -37,7 +37,7 @@ ODD_TEXTS = (
 
 _WRITES_ITS_NUMBER = f"echo '{{\"replica\": {macros.replica_id}}}' > $LAUNCH_RESULT_PATH"
 
-_TALK = """
+TALK = """
 if command -v nc >/dev/null && nc --help 2>&1 | grep -q BusyBox; then N=nc
 elif command -v busybox >/dev/null; then N='busybox nc'
 elif command -v python3 >/dev/null; then N=
@@ -352,8 +352,8 @@ class RunningTests(ContractBase):
             + "i=$((i + 1)); test $i -lt 150 || exit 1; sleep 0.2; done"
         )
         app_id = apps.start(
-            apps.sh(f"{_TALK}{server} & wait", "head", port_map=ports if chosen else {}),
-            apps.sh(_TALK + client, "worker", num_replicas=2),
+            apps.sh(f"{TALK}{server} & wait", "head", port_map=ports if chosen else {}),
+            apps.sh(TALK + client, "worker", num_replicas=2),
         )
         found = apps.end(app_id)
         if any(replica.exit_code == 77 for replica in replicas(found).values()):

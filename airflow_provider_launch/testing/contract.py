@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
+from airflow_provider_launch.testing._distributed import DistributedTests
 from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._hostile import HostileTests
@@ -57,6 +58,7 @@ def _is_fixture(value: object) -> bool:
 class SchedulerContract(
     RunningTests,
     ValueTests,
+    DistributedTests,
     StartTests,
     EndingTests,
     RetryTests,

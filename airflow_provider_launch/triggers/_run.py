@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._airflow import is_left_to_another
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
-from airflow_provider_launch._task.outcome import first_failed
+from airflow_provider_launch._task.outcome import failed_replicas
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import chosen, copied_variables, hidden_values
+from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.replicas import standings_of
@@ -47,6 +48,8 @@ _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
+_SENT_TAILS = 4
+"""Replicas whose last lines are sent with the event of a failed app; Airflow stores it in its database."""
 _MAX_WITHHELD = 100
 """Events that wait until the secrets of the app are registered; of more, the last ones are shown."""
 
@@ -75,6 +78,8 @@ class TriggerRun:
         "_roles",
         "_saved",
         "_shared",
+        "_silence",
+        "_silent",
         "_since",
         "_stopping",
         "_task_log",
@@ -94,6 +99,7 @@ class TriggerRun:
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._handle = handle
         self._error: Exception | None = None
+        self._silent = ""
         self._ui: tuple[str, Mapping[str, str]] = ("", {})
         self._linked: tuple[str, Mapping[str, str]] = self._ui
         self._stopping: asyncio.Future[dict[str, Any]] | None = None
@@ -128,7 +134,15 @@ class TriggerRun:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
         # The logger of the class, because the context selects the log; one for each trigger would take a kilobyte.
         log = type(trigger).logger()
-        self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_ui)
+        self._task_log = TaskLog(
+            log,
+            self._app_id,
+            progress,
+            on_url=self._show_ui,
+            replicas=options.log_replicas,
+            stderr_level=options.stderr_level,
+        )
+        self._silence = SilenceLimit(options.silence_limit_s, self._task_log)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -165,6 +179,8 @@ class TriggerRun:
             if isinstance(error, AppNotStartedError):
                 return "not_started", str(error)
             return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
+        if self._silent:
+            return "silent", self._silent
         if self._left() <= 0:
             return "deadline", await self._end_at_deadline()
         if self._feed.checkpoint is not self._saved:
@@ -235,9 +251,11 @@ class TriggerRun:
         self._loop.run_in_executor(None, self._hub.leave, self._shared)
 
     def _tails(self) -> Mapping[str, Sequence[str]]:
-        """Return the last lines of the replica that failed first, for the worker's error."""
-        replica = first_failed(self._watch.response) if self._watch.response else None
-        return self._task_log.masked_tails(f"{replica.role}/{replica.id}") if replica else {}
+        """Return the last lines of the replicas that failed first, for the worker's error."""
+        if self._watch.response is None:
+            return {}
+        failed = failed_replicas(self._watch.response, self._task_log.tails)[:_SENT_TAILS]
+        return self._task_log.masked_tails(*(f"{one.role}/{one.id}" for one in failed)) if failed else {}
 
     def tick(self) -> None:
         """Check for missing answers, and for the deadline, because the clock may have been set."""
@@ -247,7 +265,9 @@ class TriggerRun:
                 if self._watch.response is not None and self._task_log.is_quiet and self._may_show:
                     self._feed.add_event(Progress(self._watch.response))
                     self._hub.pump.wake(self._feed)
-        if self._error is not None or self._left() <= 0:
+                if not self._withheld:
+                    self._silent = self._silent or self._silence.exceeded(None, self._watch.response)
+        if self._error is not None or self._silent or self._left() <= 0:
             self._news.set()
 
     def _deadline_of(self, kept: object) -> float | None:
@@ -328,6 +348,8 @@ class TriggerRun:
     def _take(self, learned: Any) -> None:
         for event in learned.events:
             self._feed.add_event(event)
+            # Restarts the time, if the event explains the silence.
+            self._silence.exceeded(event, self._watch.response)
         if learned.events:
             self._hub.pump.wake(self._feed)
         self._error = self._error or learned.error

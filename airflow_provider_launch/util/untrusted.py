@@ -76,13 +76,14 @@ def parse_int(text: str, low: int = 0, high: int = LARGEST_INT) -> int:
     return number
 
 
-def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST) -> Any:
+def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST, *, is_finite: bool = True) -> Any:
     """Return a JSON document of bounded size and depth, with finite numbers and integers of at most 64 bits.
 
     Args:
         data: text, or bytes in UTF-8.
         max_bytes: limit of the text, before parsing.
         max_depth: levels of lists and objects.
+        is_finite: whether NaN and Infinity, which Python's `json.dumps` writes, are refused; else they are floats.
 
     Raises:
         UntrustedError: it is too large, too deep, or not a valid document.
@@ -90,7 +91,12 @@ def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST) -> A
     if len(data) > max_bytes:
         raise UntrustedError(f"the document has more than {max_bytes} bytes")
     try:
-        value = json.loads(data, parse_constant=_refuse_constant, parse_int=_json_int, parse_float=_json_float)
+        value = json.loads(
+            data,
+            parse_constant=_refuse_constant if is_finite else float,
+            parse_int=_json_int,
+            parse_float=_json_float if is_finite else float,
+        )
         _refuse_depth(value, max_depth)
     except RecursionError:
         raise UntrustedError(f"the document is nested more than {max_depth} levels deep") from None

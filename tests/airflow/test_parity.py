@@ -32,6 +32,7 @@ class Case:
     kwargs: dict[str, Any]
     script: str = TWO_STREAMS
     roles: int = 1
+    replicas: int = 1
     looks: Callable[[Ran, FakeExecutionApi], Any] = field(default=lambda ran, _api: shown(ran))
     expected: Any = None
 
@@ -58,6 +59,38 @@ CASES = [
     Case("streams", {"streams": "stderr"}, expected=["[worker/0] err"]),
     Case("log_roles", {"log_roles": ["worker-1"]}, roles=2, expected=["[worker-1/0] err", "[worker-1/0] out"]),
     Case("log_roles", {"log_roles": []}, expected=[]),
+    Case(
+        "log_replicas",
+        {"log_replicas": [1]},
+        replicas=2,
+        script="echo $LAUNCH_REPLICA_ID; sleep 0.6",
+        looks=lambda ran, _: [line for line in ran.lines if line.startswith("[")],
+        expected=["[worker/1] 1"],
+    ),
+    Case("stderr_level", {"stderr_level": "info"}, looks=lambda ran, _: levels(ran), expected=["info", "info"]),
+    Case(
+        "stderr_level",
+        {"stderr_level": "line"},
+        script="echo 'INFO a' >&2; echo 'ERROR b' >&2; sleep 0.6",
+        looks=lambda ran, _: levels(ran),
+        expected=["info", "error"],
+    ),
+    Case(
+        "silence_limit_s",
+        # Removed, because the second task would adopt the app of the first one, which has ended.
+        {"silence_limit_s": 1.5, "on_finish": "delete"},
+        script="trap 'echo stacks; exit 1' TERM; while :; do sleep 0.1; done",
+        looks=lambda ran, _: (words_of_silence(ran), "[worker/0] stacks" in shown(ran)),
+        expected=(
+            "hangs: no replica has written a line for 1.5 s (silence_limit_s); still running: worker/0",
+            True,
+        ),
+    ),
+    Case(
+        "checkpoint_dir",
+        {"checkpoint_dir": "/tmp/{{ dag.dag_id }}"},
+        script="echo $LAUNCH_CHECKPOINT_DIR $LAUNCH_TRY; sleep 0.6",
+    ),
     Case(
         "max_log_bytes",
         {"max_log_bytes": 200},
@@ -108,12 +141,20 @@ def words(ran: Ran) -> str:
     return str(ran.error).partition(": role")[2]
 
 
+def words_of_silence(ran: Ran) -> str:
+    return str(ran.error).partition("; role")[0]
+
+
+def levels(ran: Ran) -> list[str]:
+    return [record["level"] for record in ran.log if str(record["event"]).startswith("[worker")]
+
+
 def attempts(ran: Ran) -> list[str]:
     return [line for line in ran.lines if line.startswith("[")]
 
 
 def run(case: Case, *, deferrable: bool) -> Any:
-    roles = [sh(case.script)]
+    roles = [sh(case.script, num_replicas=case.replicas)]
     if case.roles > 1:
         roles = [sh(case.script, name=f"worker-{number}") for number in range(case.roles)]
     if case.argument == "retry":

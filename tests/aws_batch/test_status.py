@@ -260,3 +260,51 @@ def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch)
     monkeypatch.setattr(scheduler.aws, "terminate", outage)
     with pytest.raises(SchedulerUnavailableError):
         scheduler.list()
+
+
+# ---- services --------------------------------------------------------------------------------------------------------
+
+
+def nodes(first: str, *others: str, service: int, parent: dict[str, Any] | None = None) -> Decision:
+    """Return the decision about an app of one replica in each of its roles, one of which is a service."""
+    roles = [
+        Role(f"r{n}", "image", entrypoint="x", resource=ROOM, service=n == service) for n in range(1 + len(others))
+    ]
+    one = build_request(AppDef("app", roles), AwsBatchOpts(queue="q"), "app-1", {})
+    parts = [
+        job(status, f"j#{n}", stoppedAt=1_000_500 if status in {"SUCCEEDED", "FAILED"} else None)
+        for n, status in enumerate((first, *others))
+    ]
+    return decided(one, parent or job("RUNNING"), *parts)
+
+
+@pytest.mark.parametrize("service", [0, 1])
+def test_services_are_ended_when_the_others_have_succeeded(service: int) -> None:
+    statuses = ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED"]
+    statuses[service] = "RUNNING"
+    found = nodes(*statuses, service=service)
+
+    assert (found.state, found.action) == (AppState.RUNNING, Action.TERMINATE)
+    assert found.msg.endswith(f"; stopping r{service}")
+
+
+def test_an_app_whose_services_were_ended_has_succeeded() -> None:
+    reason = nodes("RUNNING", "SUCCEEDED", service=0).reason
+    parent = job("FAILED", isTerminated=True, statusReason=reason)
+    found = nodes("FAILED", "SUCCEEDED", service=0, parent=parent)
+
+    assert found.state is AppState.SUCCEEDED
+    assert [one.phase.value for one in found.replicas] == ["stopped", "succeeded"]
+
+
+def test_the_end_of_the_main_node_ends_its_services() -> None:
+    """Batch stops the other nodes then, which count as failed."""
+    found = nodes("SUCCEEDED", "FAILED", service=1, parent=job("SUCCEEDED"))
+
+    assert found.state is AppState.SUCCEEDED
+
+
+def test_a_service_that_fails_ends_the_app() -> None:
+    found = nodes("RUNNING", "FAILED", service=1)
+
+    assert (found.action, found.reason) == (Action.TERMINATE, "launch: failed [1] r1/0 failed: no reason is known")

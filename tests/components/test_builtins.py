@@ -129,8 +129,8 @@ def test_dicts_of_the_caller_are_copied():
 def test_ddp_runs_torchrun_on_each_node():
     app = dist.ddp("--lr", "0 1", script="a/train.py", j="2x4", name="exp/run", cpu=3, gpu=1, memMB=5, max_retries=2)
     command = (
-        "torchrun --rdzv_backend c10d --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id '${app_id}' "
-        "--nnodes 2 --nproc_per_node 4 --tee 3 --role '' a/train.py --lr '0 1'"
+        "torchrun --rdzv_backend c10d --rdzv_endpoint $${${rank0_env}:=localhost}:$${LAUNCH_PORT_TRAIN_C10D} "
+        "--rdzv_id '${app_id}' --nnodes 2 --nproc_per_node 4 --tee 3 --role '' a/train.py --lr '0 1'"
     )
 
     assert app == AppDef(
@@ -150,7 +150,7 @@ def test_ddp_runs_torchrun_on_each_node():
                 num_replicas=2,
                 max_retries=2,
                 resource=Resource(3, 1, 5),
-                port_map={"c10d": 29500},
+                port_map={"c10d": 0},
             )
         ],
     )
@@ -162,6 +162,10 @@ def test_ddp_runs_torchrun_on_each_node():
         ({"j": "1x2"}, "--rdzv_endpoint localhost:0 "),
         ({"j": "4"}, "--nnodes 1 --nproc_per_node 4 "),
         ({"j": "1:3x2"}, "--nnodes 1:3 --nproc_per_node 2 "),
+        ({"j": "2xgpu"}, "--nnodes 2 --nproc_per_node gpu "),
+        ({"j": "auto"}, "--nnodes 1 --nproc_per_node auto "),
+        ({"max_restarts": 3}, "--max_restarts 3 "),
+        ({"local_ranks_filter": "0,1"}, "--local_ranks_filter 0,1 "),
         ({"j": "2x1", "rdzv_port": 4}, "--rdzv_endpoint $${${rank0_env}:=localhost}:4 "),
         ({"j": "2x1", "rdzv_port": 0}, "--rdzv_endpoint $${${rank0_env}:=localhost}:$${LAUNCH_PORT_TRAIN_C10D} "),
         ({"rdzv_conf": "a=b c"}, "torchrun --rdzv_backend c10d --rdzv_conf 'a=b c' --rdzv_endpoint "),

@@ -121,6 +121,8 @@ class TestDocker(SchedulerContract):
             Capability.VOLUME_MOUNT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
+            Capability.ADDRESSES,
+            Capability.SERVICE_ROLES,
             Capability.WORKSPACE,
         }
     )

@@ -138,6 +138,8 @@ class TestKubernetes(SchedulerContract):
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
             Capability.RESULT,
+            Capability.ADDRESSES,
+            Capability.SERVICE_ROLES,
             Capability.WORKSPACE,
         }
     )

@@ -73,6 +73,8 @@ class TestLocal(SchedulerContract):
             Capability.PORTS,
             Capability.GPU,
             Capability.RESULT,
+            Capability.ADDRESSES,
+            Capability.SERVICE_ROLES,
             Capability.WORKSPACE,
         }
     )

@@ -40,6 +40,8 @@ CAPABILITIES = frozenset(
         Capability.PORTS,
         Capability.GPU,
         Capability.RESULT,
+        Capability.ADDRESSES,
+        Capability.SERVICE_ROLES,
         Capability.WORKSPACE,
     }
 )

@@ -33,8 +33,10 @@ NOW = 1000.0
 class Engine:
     """Rows of a list, and the details of an inspection, as the engine returns them."""
 
-    def __init__(self, *roles: tuple[str, int, str, int], time_limit_s: float | None = None) -> None:
-        plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s}
+    def __init__(
+        self, *roles: tuple[str, int, str, int], time_limit_s: float | None = None, services: tuple[str, ...] = ()
+    ) -> None:
+        plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s, "services": [*services]}
         self.rows: list[dict[str, Any]] = []
         self.details: dict[str, Detail] = {}
         self.containers: dict[str, Container] = {}
@@ -557,3 +559,51 @@ def test_an_answer_is_repeated_only_while_nothing_can_change_it(limit_s, change,
     assert is_lasting(engine.app()) is lasting
     engine.mark("cancel", created=200)
     assert not is_lasting(engine.app())
+
+
+# ---- services --------------------------------------------------------------------------------------------------------
+
+
+def with_service(state: str, code: int | None = None, **how: Any) -> Engine:
+    engine = Engine(("t", 1, "APPLICATION", 0), ("ps", 1, "APPLICATION", 0), services=("ps",))
+    engine.replica("t", 0, "exited", 0, finished=200)
+    engine.replica("ps", 0, state, code, **how)
+    return engine
+
+
+def test_a_service_is_stopped_when_the_others_have_succeeded() -> None:
+    assessment = with_service("running").assess()
+
+    assert (assessment.state, assessment.msg) == (AppState.RUNNING, "t: 1 of 1 succeeded; stopping ps")
+    assert [container.role for container in assessment.stop] == ["ps"]
+
+
+@pytest.mark.parametrize("code", [0, 7, 137, 143])
+def test_the_end_of_a_service_does_not_matter_then(code: int) -> None:
+    found = with_service("exited", code, finished=201).answer()
+    (ps,) = found.roles_statuses[1].replicas
+
+    assert found.state is AppState.SUCCEEDED
+    assert ps.state is (AppState.SUCCEEDED if code == 0 else AppState.CANCELLED)
+
+
+def test_a_service_that_was_not_started_yet_is_discarded() -> None:
+    assessment = with_service("created").assess()
+
+    assert assessment.state is AppState.RUNNING
+    assert [container.role for container in assessment.discard] == ["ps"]
+
+
+def test_a_service_that_fails_before_the_others_fails_the_app() -> None:
+    engine = Engine(("t", 1, "APPLICATION", 0), ("ps", 1, "APPLICATION", 0), services=("ps",))
+    engine.replica("t", 0, "running")
+    engine.replica("ps", 0, "exited", 7, finished=201)
+
+    assert "ps/0 failed: exit code 7" in engine.assess().msg
+
+
+def test_a_cancel_while_services_are_stopped_comes_too_late() -> None:
+    engine = with_service("running")
+    engine.mark("cancel", created=300)
+
+    assert engine.assess().msg == "t: 1 of 1 succeeded; stopping ps"

@@ -42,10 +42,11 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
     return {"failed": 1, "failedIndexes": "0", "startTime": STARTED, "conditions": [condition]}
 
 
-def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: Any) -> Plan:
+def plan(*policies: str, retries: int = 0, limit: float | None = None, services: str = "", **how: Any) -> Plan:
     names = "ab"[: len(policies)]
     roles = (
-        PlannedRole(name, name, 2, RolePolicy(policy, retries)) for name, policy in zip(names, policies, strict=True)
+        PlannedRole(name, name, 2, RolePolicy(policy, retries, name in services))
+        for name, policy in zip(names, policies, strict=True)
     )
     how = {"queue": False, "leader": False, "ttl_s": None, **how}
     return Plan(tuple(roles), limit, 10, **how)
@@ -343,6 +344,36 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         AppState.RUNNING,
         [("a", 0, OWN)],
     ),
+    "all but the services are done": (
+        plan("APPLICATION", "APPLICATION", services="b"),
+        app(record(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [("b", 0, LEADER)],
+    ),
+    "all but the services are done, and these are stopped": (
+        plan("APPLICATION", "APPLICATION", services="b"),
+        app(record(), job("a", DONE), job("b", failed("DeadlineExceeded"), ended=LEADER)),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "a service has failed after the others were done": (
+        plan("APPLICATION", "APPLICATION", services="b"),
+        app(record(), job("a", DONE), job("b", failed())),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "a service has failed before": (
+        plan("APPLICATION", "APPLICATION", services="b"),
+        app(record(), job("a", RUNS), job("b", failed())),
+        AppState.RUNNING,
+        [("a", 0, PEER)],
+    ),
+    "a service is done before the others": (
+        plan("APPLICATION", "APPLICATION", services="b"),
+        app(record(), job("a", RUNS), job("b", DONE)),
+        AppState.RUNNING,
+        [],
+    ),
     "without a leader the one role waits for the other": (
         TWO,
         app(record(), job("a", DONE), job("b", RUNS)),
@@ -528,3 +559,14 @@ def test_a_time_limit_that_kubernetes_has_kept_is_named(ended, at, told) -> None
     found = app(record(0, "a"), job("a", status, **({"ended": ended} if ended else {})))
 
     assert ("time limit of 10 s" in assess(found, plan("REPLICA", limit=10.0), 1000.0).msg) is told
+
+
+def test_services_are_stopped_only_with_the_record() -> None:
+    """The list of Jobs is enough while the others run, and while the app has no services."""
+    services = plan("APPLICATION", "APPLICATION", services="b")
+    running = assess(app(None, job("a", RUNS), job("b", RUNS)), services, NOW)
+    done = assess(app(None, job("a", DONE), job("b", RUNS)), services, NOW)
+
+    assert (running.state, running.unclear) == (AppState.RUNNING, False)
+    assert done.unclear
+    assert assess(app(record(), job("a", DONE), job("b", RUNS)), services, NOW).msg == "a: 2 of 2 succeeded; stopping b"

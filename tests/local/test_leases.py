@@ -33,3 +33,29 @@ def test_a_port_is_leased_to_one_app(tmp_path, monkeypatch):
     assert found == {20000, 20001}
     with pytest.raises(RuntimeError, match="no free port between 20000 and 20001"):
         apps[2]._choose_port()
+
+
+def test_a_fixed_port_is_leased_to_the_app_that_asked_first(tmp_path):
+    """Two trainings with one rendezvous port become one, and the second dies when the first ends."""
+    roles = [{"name": "r", "ports": {"p": 29500, "q": 29500}}]
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    first = leases.Leases(str(tmp_path), str(tmp_path / "one"), "one")
+    second = leases.Leases(str(tmp_path), str(tmp_path / "other"), "other")
+
+    assert leases.port_owner(str(tmp_path), 29500) == ""
+    assert first.ports(roles) == {"LAUNCH_PORT_R_P": 29500, "LAUNCH_PORT_R_Q": 29500}
+    assert leases.port_owner(str(tmp_path), 29500) == "one"
+    second.ports(roles)
+    assert (first.conflict, second.conflict) == ("", "port 29500 is leased to app 'one'")
+
+
+def test_the_next_supervisor_of_an_app_has_its_fixed_port(tmp_path):
+    """Its shims may still hold the lease of the former supervisor."""
+    roles = [{"name": "r", "ports": {"p": 29500}}]
+    former = leases.Leases(str(tmp_path), str(tmp_path), "one")
+    former.ports(roles)
+    following = leases.Leases(str(tmp_path), str(tmp_path), "one")
+    following.ports(roles)
+
+    assert following.conflict == ""

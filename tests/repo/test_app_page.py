@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from airflow_provider_launch._task.checkpoint_dir import CHECKPOINT_DIR, TRY
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.capability import Capability
@@ -83,6 +84,8 @@ def test_every_variable_is_named_and_exists(tmp_path, variables, monkeypatch) ->
         *gpu_env(["0"]),
         LINEAGE_PARENT,
         LINEAGE_ROOT_PARENT,
+        CHECKPOINT_DIR,
+        TRY,
     }
 
 

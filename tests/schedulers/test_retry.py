@@ -56,3 +56,32 @@ def test_restart_of_the_app_goes_before_restart_of_a_replica() -> None:
     decision = decide({"a": APP, "b": REP}, 0, [at("failed", role="a"), at("failed", role="b")])
 
     assert decision.next is RetryAction.RESTART_APP
+
+
+SERVICE = RolePolicy("REPLICA", 2, is_service=True)
+
+
+@pytest.mark.parametrize(
+    ("phases", "service", "expected"),
+    [
+        (("succeeded", "succeeded"), "running", RetryAction.SUCCEED),
+        (("succeeded", "succeeded"), "waiting", RetryAction.SUCCEED),
+        (("succeeded", "succeeded"), "stopped", RetryAction.SUCCEED),
+        (("succeeded", "succeeded"), "failed", RetryAction.SUCCEED),
+        (("succeeded", "running"), "running", RetryAction.CONTINUE),
+        (("succeeded", "running"), "succeeded", RetryAction.CONTINUE),
+        (("succeeded", "running"), "failed", RetryAction.CONTINUE),
+        (("succeeded", "failed"), "running", RetryAction.FAIL),
+    ],
+)
+def test_an_app_does_not_wait_for_its_services(phases, service, expected) -> None:
+    replicas = [at(phase, k=k) for k, phase in enumerate(phases)] + [at(service, role="ps")]
+
+    assert decide({"r": NONE, "ps": SERVICE}, 0, replicas).next is expected
+
+
+def test_a_service_without_retries_left_fails_the_app() -> None:
+    policies = {"r": NONE, "ps": RolePolicy("APPLICATION", 0, is_service=True)}
+    decision = decide(policies, 0, [at("running"), at("failed", role="ps")])
+
+    assert (decision.next, decision.cause) == (RetryAction.FAIL, at("failed", role="ps"))

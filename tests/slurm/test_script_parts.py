@@ -46,3 +46,56 @@ def test_a_controller_that_gives_no_answer_has_not_given_up_the_job(scontrol: st
     done = subprocess.run(["bash", "-c", "\n".join(parts)], env=env, timeout=120, check=False)
 
     assert (done.returncode == 0) is is_current
+
+
+POLICIES = "0:2:APPLICATION:0 1:1:APPLICATION:0"
+ENDS = {"ok": "0,0", "failed": "3,0", "stopped": "143,1"}
+
+
+def ran(names: str, call: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run functions of the script with records of ends: `<role>,<replica>=<end>`, by blanks."""
+    records = []
+    for name in names.split():
+        at, _, end = name.partition("=")
+        records += [f"start,0,{at},0,host,1.0", *([f"exit,0,{at},0,{ENDS[end]},{len(records)}.5"] if end else [])]
+    text = "\n".join(["ls() { printf '%s\\n' $records; }", function("only_services_run"), function("outcome"), call])
+    given = {"records": " ".join(records), "launch_policies": POLICIES, "PATH": "/usr/bin:/bin", **env}
+    return subprocess.run(["bash", "-c", text], env=given, timeout=60, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "services", "expected"),
+    [
+        ("0,0=ok 0,1=ok 1,0=", "1", True),
+        ("0,0=ok 0,1=ok 1,0=failed", "1", True),
+        ("0,0=ok 0,1= 1,0=", "1", False),
+        ("0,0=ok 0,1=failed 1,0=", "1", False),
+        ("0,0=ok 0,1=stopped 1,0=", "1", False),
+        ("0,0=ok 0,1=ok 1,0=", "", False),
+        ("0,0= 0,1= 1,0=ok", "0", True),
+    ],
+)
+def test_services_are_stopped_when_all_others_have_succeeded(ends: str, services: str, expected: bool) -> None:
+    done = ran(ends, "only_services_run 0", launch_services=services)
+
+    assert (done.returncode == 0, done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "services", "expected"),
+    [
+        ("0,0=ok 0,1=ok 1,0=ok", "", "SUCCEEDED"),
+        ("0,0=ok 0,1=ok 1,0=failed", "", "FAILED,1,0,3,0"),
+        ("0,0=ok 0,1=ok 1,0=stopped", "", "STOPPED"),
+        ("0,0=ok 0,1=ok 1,0=", "", "LOST,1,0,137,0"),
+        ("0,0=ok 0,1=ok 1,0=stopped", "1", "SUCCEEDED"),
+        ("0,0=ok 0,1=ok 1,0=failed", "1", "SUCCEEDED"),
+        ("0,0=ok 0,1=ok 1,0=", "1", "SUCCEEDED"),
+        ("0,0=ok 0,1=stopped 1,0=failed", "1", "FAILED,1,0,3,0"),
+        ("0,0=ok 0,1=stopped 1,0=stopped", "1", "STOPPED"),
+    ],
+)
+def test_the_outcome_of_an_attempt(ends: str, services: str, expected: str) -> None:
+    done = ran(ends, "outcome 0 0", launch_services=services)
+
+    assert (done.stdout.strip(), done.stderr) == (expected, "")

@@ -31,6 +31,9 @@ def test_the_order_of_fields_is_that_of_torchx():
         "metadata",
         "mounts",
         "workspace",
+        # Ours, after those of TorchX.
+        "service",
+        "torch_env",
     ]
     assert [field.name for field in dataclasses.fields(AppDef)] == ["name", "roles", "metadata"]
 

@@ -104,7 +104,7 @@ def recorded(backend: str) -> dict[str, Any]:
         "stored": known.store(app, request),
         "record": dataclasses.asdict(record),
         "trigger": [path, arguments],
-        "event": {"handle": handle, "why": "ended", "text": "", **progress.to_json()},
+        "event": {"handle": handle, "reason": "ended", "text": "", **progress.to_json()},
         "checkpoint": pack(progress.to_json()),
         "log": log,
         "cursors": cursors,

@@ -113,7 +113,7 @@ def test_a_worker_continues_with_the_event_of_an_earlier_release(case):
     assert found.cursors == {"trainer/0": stored["cursors"][1], "trainer/1": stored["cursors"][3]}
     assert (
         found.to_json().items()
-        >= {name: event[name] for name in event.keys() - {"handle", "why", "text", "cursors"}}.items()
+        >= {name: event[name] for name in event.keys() - {"handle", "reason", "text", "cursors"}}.items()
     )
     for earlier in (unpack(stored["checkpoint"]), stored["trigger"][1]["progress"]):
         assert FollowProgress.from_json(earlier) == found

@@ -40,6 +40,8 @@ EVERYWHERE = frozenset(
         Capability.PORTS,
         Capability.GPU,
         Capability.RESULT,
+        Capability.ADDRESSES,
+        Capability.SERVICE_ROLES,
     }
 )
 """The capabilities of every built-in scheduler."""

@@ -6,7 +6,7 @@ Imports only the standard library, because the local supervisor uses it too.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_launch.util.untrusted import one_line
@@ -100,6 +100,18 @@ def incidents_text(texts: Sequence[str]) -> str:
     """Return the message of a running app about incidents of its replicas: the first ones and the number of others."""
     shown = "; ".join(texts[:_INCIDENTS])
     return f"{shown}; and {len(texts) - _INCIDENTS} more" if len(texts) > _INCIDENTS else shown
+
+
+def services_message(succeeded: Mapping[str, int], services: Iterable[str], *, is_over: bool = False) -> str:
+    """Return the message of an app whose services are stopped, because all other replicas have succeeded.
+
+    Args:
+        succeeded: the other roles to their numbers of replicas.
+        services: the roles that are stopped.
+        is_over: whether they have ended.
+    """
+    done = ", ".join(f"{role}: {count} of {count} succeeded" for role, count in succeeded.items())
+    return f"{done}; {'stopped' if is_over else 'stopping'} {', '.join(services)}"
 
 
 def failure_message(role: str, replica: int, text: str, attempt: int) -> str:

@@ -11,7 +11,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     UnsupportedError,
 )
-from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.macros import names_rank0
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.specs.sentinels import NONE
 
@@ -104,7 +104,7 @@ def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> Non
 
 def _uses_rank0(role: Role, roles: Iterable[Role]) -> bool:
     is_alone = sum(other.num_replicas for other in roles) == 1
-    return not is_alone and any(macros.rank0_env in text for text in (*role.args, *role.env.values()))
+    return not is_alone and names_rank0(role)
 
 
 _FIELDS: tuple[tuple[Capability, str, Callable[[Role, Iterable[Role]], bool]], ...] = (

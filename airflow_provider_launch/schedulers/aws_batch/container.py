@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.schedulers._kit.request import assign_ports
 from airflow_provider_launch.schedulers.aws_batch.naming import mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.wrapper import REPLICA, Script, has_replica
+from airflow_provider_launch.schedulers.aws_batch.wrapper import RANK0, REPLICA, Script, is_for_node
 from airflow_provider_launch.schedulers.devices import get_device_mounts
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_values, replica_env
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
@@ -48,8 +48,17 @@ def container_properties(
         replica = 0
     rank0_env = RANK0_ENV if opts.shell or layout == "single" else _MAIN_NODE
     replica_id = REPLICA if replica is None else str(replica)
-    values = macros.Values(img_root="", app_id=request.app_id, replica_id=replica_id, rank0_env=rank0_env)
-    env = _env(request, role, values, attempt)
+    # Nodes have their own addresses; a single job may share the ports of its host.
+    ports = assign_ports(request.app_def, int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16))
+    values = macros.Values(
+        img_root="",
+        app_id=request.app_id,
+        replica_id=replica_id,
+        rank0_env=rank0_env,
+        rank0_host="localhost" if layout == "single" else RANK0,
+        ports=port_values(request.app_def.roles, lambda variable, _: str(ports[variable])),
+    )
+    env = _env(request, role, values, ports, attempt)
     if not opts.shell and replica is not None:
         env["LAUNCH_REPLICA_ID"] = replica_id
     args = [values.substitute(arg) for arg in role.args]
@@ -61,7 +70,7 @@ def container_properties(
             mark=mark(request.app_id),
             index=index,
             # Batch drops variables without a value.
-            exports={name: text for name, text in env.items() if name not in odd and (has_replica(text) or not text)},
+            exports={name: text for name, text in env.items() if name not in odd and (is_for_node(text) or not text)},
             odd_env=odd,
             working_dir=opts.working_dir,
             has_result=is_first and has_log_result(opts),
@@ -77,11 +86,11 @@ def container_properties(
                 f"role {role.name!r}: env: {empty[0]!r} is empty, and 'aws_batch' drops variables without a value; "
                 f"leave it out, or set option shell, so that `sh` sets it"
             )
-        if any(has_replica(text) for text in (*args, *env.values())):
+        if any(is_for_node(text) for text in (*args, *env.values())):
             raise UnsupportedError(
-                f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', but option shell is "
-                f"False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or use layout='multi-node' for up to "
-                f"five replicas"
+                f"role {role.name!r}: torch_env, macros.replica_id and macros.rank0_host need `sh` in the image on "
+                f"'aws_batch', but option shell is False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or "
+                f"use layout='multi-node' for up to five replicas"
             )
     body: dict[str, Any] = {
         "image": role.image,
@@ -89,7 +98,7 @@ def container_properties(
         "environment": [
             {"name": name, "value": text}
             for name, text in env.items()
-            if text and not has_replica(text) and name not in odd
+            if text and not is_for_node(text) and name not in odd
         ],
         "resourceRequirements": _resources(role),
         **_options(role, opts),
@@ -97,11 +106,11 @@ def container_properties(
     return _merged(body, opts.overlay or {}) if opts.overlay else body
 
 
-def _env(request: AwsBatchRequest, role: Role, values: macros.Values, attempt: int) -> dict[str, str]:
+def _env(
+    request: AwsBatchRequest, role: Role, values: macros.Values, ports: Mapping[str, int], attempt: int
+) -> dict[str, str]:
     known = replica_env(request.app_id, role, 0, "localhost")
     own = {name: known.pop(name) for name in ("LAUNCH_REPLICA_ID", RANK0_ENV)}
-    # Nodes have their own addresses; a single job may share the ports of its host.
-    ports = assign_ports(request.app_def, int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16))
     env = {**request.copied_env, **known, **{name: str(port) for name, port in ports.items()}}
     if request.layout == "single":
         env |= own  # in other layouts they are known on the node only

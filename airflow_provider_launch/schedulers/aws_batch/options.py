@@ -115,7 +115,7 @@ class AwsBatchOpts(StructuredOpts):
     layout: Literal["auto", "array", "multi-node"] = "auto"
     """Kind of job for several replicas: children of an array job, which start as capacity allows, or nodes of a
     multi-node job, which start together and can connect to each other. `auto` chooses nodes for several roles, ports,
-    `macros.rank0_env` and APPLICATION retries, and an array otherwise."""
+    the host of rank 0, `torch_env` and APPLICATION retries, and an array otherwise."""
 
     platform: Literal["EC2", "FARGATE"] = "EC2"
     """Platform of the queue's compute environments."""

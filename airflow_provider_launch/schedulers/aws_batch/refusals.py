@@ -8,7 +8,7 @@ from airflow_provider_launch.schedulers.aws_batch.container import has_log_resul
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
-from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.macros import names_rank0
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role
 
@@ -103,10 +103,10 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
 
 
 def _refuse_array(role: Role) -> None:
-    if role.port_map or any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
+    if role.port_map or names_rank0(role):
         raise UnsupportedError(
             f"role {role.name!r}: the children of an array job of 'aws_batch' cannot connect to each other; use "
-            f"layout='multi-node', or leave port_map and macros.rank0_env out"
+            f"layout='multi-node', or leave port_map, torch_env, macros.rank0_env and macros.rank0_host out"
         )
     if RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION and role.max_retries:
         raise UnsupportedError(

@@ -23,7 +23,7 @@ from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.macros import names_rank0
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_document, masked_env
 from airflow_provider_launch.util.untrusted import inflate, parse_json
@@ -254,16 +254,12 @@ def _layout(app: AppDef, opts: AwsBatchOpts) -> Layout:
     role = app.roles[0]
     if opts.layout == "array":
         return "array"
-    together = role.port_map or _retries_as_one(role) or any(macros.rank0_env in text for text in _texts(role))
+    together = role.port_map or _retries_as_one(role) or names_rank0(role)
     return "multi-node" if together else "array"
 
 
 def _retries_as_one(role: Role) -> bool:
     return bool(role.max_retries) and RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION
-
-
-def _texts(role: Role) -> list[str]:
-    return [*role.args, *role.env.values()]
 
 
 def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.endings import ending_reason, ending_text, failure_message
+from airflow_provider_launch.schedulers._kit.endings import (
+    ending_reason,
+    ending_text,
+    failure_message,
+    services_message,
+)
 from airflow_provider_launch.schedulers.aws_batch.jobs import OURS, Replica, has_ended, stopped_outside
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
@@ -25,6 +30,7 @@ CANCELLED = f"{OURS}cancelled"
 _MISCONFIGURED = "MISCONFIGURATION:"
 _TIME_LIMIT = f"{OURS}time limit"
 _FAILED = f"{OURS}failed"
+_SERVICES = f"{OURS}all other roles have succeeded"
 _CULPRIT = re.compile(rf"{_FAILED} \[(\d+)\] (.*)", re.DOTALL)
 
 
@@ -78,6 +84,9 @@ def decide(
     failed = _first_failed(replicas)
     if cancelled:
         found.action, found.reason = Action.TERMINATE, CANCELLED
+    elif _only_services_left(request, replicas):
+        found.action, found.reason = Action.TERMINATE, _SERVICES
+        found.msg = _services_text(request, is_over=False)
     elif limit_s is not None and now - job["createdAt"] / 1000 > limit_s:
         found.action, found.reason = Action.TERMINATE, f"{_TIME_LIMIT} of {limit_s:g} s"
     elif failed is not None and request.layout != "single":
@@ -92,6 +101,10 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     reason = job.get("statusReason") or ""
     if job["status"] == "SUCCEEDED":
         return _succeeded(request, attempt, replicas)
+    if reason.startswith(_SERVICES) and _only_services_left(request, replicas):
+        return Decision(
+            AppState.SUCCEEDED, _services_text(request, is_over=True), replicas=_stopped_services(request, replicas)
+        )
     if reason.startswith(CANCELLED):
         return Decision(AppState.CANCELLED, replicas=replicas)
     if reason.startswith(_TIME_LIMIT):
@@ -125,7 +138,11 @@ def _named(number: str, count: int) -> int | None:
 
 
 def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replica]) -> Decision:
-    left = [number for number, one in enumerate(replicas) if one.phase is not Phase.SUCCEEDED]
+    if _only_services_left(request, replicas):
+        return Decision(
+            AppState.SUCCEEDED, _services_text(request, is_over=True), replicas=_stopped_services(request, replicas)
+        )
+    left = [number for number in _waited_for(request) if replicas[number].phase is not Phase.SUCCEEDED]
     failed = _first_failed(replicas)
     if failed is not None:
         text = _failure(request, failed, replicas[failed], attempt)
@@ -140,6 +157,32 @@ def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replic
             replicas=replicas,
         )
     return Decision(AppState.SUCCEEDED, replicas=replicas)
+
+
+def _waited_for(request: AwsBatchRequest) -> list[int]:
+    """Return the numbers of the replicas that are not services."""
+    services = {role.name for role in request.app_def.roles if role.service}
+    return [number for number, (role, _) in enumerate(request.replica_keys) if role not in services]
+
+
+def _only_services_left(request: AwsBatchRequest, replicas: Sequence[Replica]) -> bool:
+    """Return whether the app has services, and all other replicas have succeeded."""
+    waited_for = _waited_for(request)
+    return len(waited_for) < len(replicas) and all(replicas[n].phase is Phase.SUCCEEDED for n in waited_for)
+
+
+def _stopped_services(request: AwsBatchRequest, replicas: Sequence[Replica]) -> Sequence[Replica]:
+    waited_for = _waited_for(request)
+    for number, replica in enumerate(replicas):
+        if number not in waited_for and replica.phase is not Phase.SUCCEEDED:
+            replica.phase = Phase.STOPPED
+    return replicas
+
+
+def _services_text(request: AwsBatchRequest, *, is_over: bool) -> str:
+    roles = request.app_def.roles
+    waited_for = {role.name: role.num_replicas for role in roles if not role.service}
+    return services_message(waited_for, [role.name for role in roles if role.service], is_over=is_over)
 
 
 def _retries_left(request: AwsBatchRequest, culprit: int, attempt: int) -> bool:

@@ -6,12 +6,17 @@ differs. It returns an exit code, but no result.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_launch.schedulers.environment import RANK0_ENV
+
 REPLICA = "\x00replica\x00"
 """Placeholder for the number of the replica, which is known only when it runs."""
+RANK0 = "\x00rank0\x00"
+"""Placeholder for the host of replica 0, the same."""
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which has no other users
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 _RESULT_CHARS = 4200
@@ -19,9 +24,9 @@ _READ_BYTES = 20_000
 """Maximum bytes of a file: the shell's `read` is too slow for a long line, because it reads one byte at a time."""
 
 
-def has_replica(text: str) -> bool:
-    """Return whether the text contains the number of the replica."""
-    return REPLICA in text
+def is_for_node(text: str) -> bool:
+    """Return whether the text contains a value that only the running replica knows."""
+    return REPLICA in text or RANK0 in text
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,10 @@ class Script:
     def command(self, program: str, args: Sequence[str]) -> list[str]:
         """Return the command of the container."""
         words = [program, *args]
-        if not any(map(has_replica, words)):
+        if not any(map(is_for_node, words)):
             return ["sh", "-c", self._text(""), *words]
         known = f"set -- {' '.join(map(_quoted, args))}\n" if args else ""
-        if has_replica(program):
+        if is_for_node(program):
             raise ValueError("the program must be the same for all replicas")
         return ["sh", "-c", self._text(known), program]
 
@@ -122,4 +127,9 @@ if command -v head >/dev/null; then head -c @READ@ "$2" | g $1; else g $1 <"$2";
 
 
 def _quoted(text: str) -> str:
-    return '"$i"'.join(shlex.quote(piece) if piece else "" for piece in text.split(REPLICA)) or "''"
+    pieces = re.split(f"({REPLICA}|{RANK0})", text)
+    return "".join(_VALUES.get(piece) or shlex.quote(piece) for piece in pieces if piece) or "''"
+
+
+_VALUES = {REPLICA: '"$i"', RANK0: f'"${RANK0_ENV}"'}
+"""Placeholder to the shell's variable."""

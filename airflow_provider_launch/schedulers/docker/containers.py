@@ -208,9 +208,12 @@ def _plan(text: str) -> Plan:
     if not 0 < sum(counts) <= MAX_REPLICAS or min(counts) < 1:
         raise UntrustedError(f"it has {sum(counts)} replicas")
     limit_s = document["time_limit_s"]
+    services = document.get("services", [])
+    if not isinstance(services, list):
+        raise UntrustedError("its services are not a list")
     return Plan(
         replicas={name: count for name, count, _, _ in roles},
-        policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
+        policies={name: RolePolicy(policy, retries, name in services) for name, _, policy, retries in roles},
         time_limit_s=None if limit_s is None else float(limit_s),
         own_network=bool(document.get("own_network", False)),
         accepts_stop=bool(document.get("accepts_stop", False)),

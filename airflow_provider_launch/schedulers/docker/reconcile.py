@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_launch.schedulers._kit.endings import ending_text, failure_message
+from airflow_provider_launch.schedulers._kit.endings import ending_text, failure_message, services_message
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, end_of, exit_code_of
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, decide
@@ -152,10 +152,10 @@ class _Assessor:
             for key, attempts in self.current.items():
                 if attempts and attempts[-1] in late:
                     phases[key] = self._phase(key, [c for c in attempts if c not in late])
+        if decision.next is RetryAction.SUCCEED:
+            return self._succeeding(phases)
         if self.cancel is not None and not self._failed_before_cancel(decision):
             return self._cancelled(phases, unstarted)
-        if decision.next is RetryAction.SUCCEED:
-            return Assessment(AppState.SUCCEEDED, phases=phases)
         if decision.next is RetryAction.FAIL:
             return self._ending(phases, unstarted, decision, FAIL)
         if decision.next is RetryAction.RESTART_APP:
@@ -252,9 +252,21 @@ class _Assessor:
 
     # ---- next step ---------------------------------------------------------------------------------------------------
 
+    def _succeeding(self, phases: dict[tuple[str, int], Phase | None]) -> Assessment:
+        """Stop the services; the others have succeeded."""
+        services = [role for role, policy in self.plan.policies.items() if policy.is_service]
+        unstarted = [c for role, k in phases if role in services for c in self.current[role, k] if c.unstarted]
+        waited_for = {role: count for role, count in self.plan.replicas.items() if role not in services}
+        is_over = not self.live and not unstarted
+        msg = services_message(waited_for, services, is_over=is_over) if services else NONE
+        if not is_over:
+            return Assessment(AppState.RUNNING, msg, phases, stop=self.live, discard=unstarted)
+        for (role, k), phase in phases.items():
+            if role in services and phase is not Phase.SUCCEEDED:
+                phases[role, k] = Phase.STOPPED
+        return Assessment(AppState.SUCCEEDED, msg, phases)
+
     def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Assessment:
-        if phases and all(phase is Phase.SUCCEEDED for phase in phases.values()):
-            return Assessment(AppState.SUCCEEDED, phases=phases)
         if self.live or unstarted:
             state = AppState.RUNNING if self.live else AppState.SUBMITTED
             return Assessment(state, "being cancelled", phases, stop=self.live, discard=unstarted)

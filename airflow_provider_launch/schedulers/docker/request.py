@@ -28,11 +28,16 @@ from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, refuse_equal_port_variables, replica_env
+from airflow_provider_launch.schedulers.environment import (
+    RANK0_ENV,
+    port_values,
+    refuse_equal_port_variables,
+    replica_env,
+)
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
-from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.macros import macros, names_rank0
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
@@ -192,9 +197,20 @@ def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, An
 
 def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int) -> dict[str, Any]:
     """Return the request body that creates one attempt of one replica."""
-    values = macros.Values(img_root="", app_id=request.app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+    values = _values(request, k)
     body = _own_body(request, role, k, app_attempt, attempt, values)
     return patched(body, role.overlays.get(OVERLAY_KIND, {}), values, f"role {role.name!r}: overlay {OVERLAY_KIND}")
+
+
+def _values(request: DockerRequest, k: int) -> macros.Values:
+    return macros.Values(
+        img_root="",
+        app_id=request.app_id,
+        replica_id=str(k),
+        rank0_env=RANK0_ENV,
+        rank0_host=request.rank0_host,
+        ports=port_values(request.app_def.roles, lambda variable, _: str(request.ports[variable])),
+    )
 
 
 def refuse_broken_overlays(request: DockerRequest) -> None:
@@ -206,7 +222,7 @@ def refuse_broken_overlays(request: DockerRequest) -> None:
     for role in request.roles:
         if not role.overlays:
             continue
-        values = macros.Values(img_root="", app_id=request.app_id, replica_id="0", rank0_env=RANK0_ENV)
+        values = _values(request, 0)
         before, after = _own_body(request, role, 0, 0, 0, values), container_body(request, role, 0, 0, 0)
         what = f"role {role.name!r}: overlay {OVERLAY_KIND}"
         refuse_changes(before, after, ("Image", "Entrypoint", "Cmd", "StopTimeout", "NetworkingConfig"), what)
@@ -290,10 +306,12 @@ def _format_replica(request: DockerRequest, role: DockerRole, k: int) -> str:
 
 
 def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
+    services = [role.name for role in request.app_def.roles if role.service]
     plan = {
         "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
         **({"own_network": True} if request.network == request.app_id else {}),
+        **({"services": services} if services else {}),
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
     }
     return {
@@ -396,7 +414,7 @@ def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
     if not several or network not in NAMELESS - {"host"}:
         return
     for role in app.roles:
-        if any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
+        if names_rank0(role):
             raise UnsupportedError(
                 f"role {role.name!r} uses macros.rank0_env, but on network {network!r} of 'docker' replicas cannot "
                 f"reach each other by name; use the network 'launch' or 'app'"

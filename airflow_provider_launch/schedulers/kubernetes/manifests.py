@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.naming import task_labels
 from airflow_provider_launch.schedulers._kit.overlays import patched, refuse_changes
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_values, replica_env
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, group_name, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import OURS, merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
@@ -246,6 +246,7 @@ def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], di
 
 def plan_text(request: KubernetesRequest) -> str:
     """Return the plan, which each Job stores: roles, retries and limits as JSON."""
+    services = [role.slug for role, given in zip(request.roles, request.app_def.roles, strict=True) if given.service]
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
@@ -254,6 +255,7 @@ def plan_text(request: KubernetesRequest) -> str:
         **({"group": request.on_disruption} if request.is_group else {}),
         **({"fails_on_disruption": True} if request.on_disruption == "fail" else {}),
         "leader": request.success_policy == "leader",
+        **({"services": services} if services else {}),
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
         **({"sidecar_grace_s": request.sidecar_grace_s} if request.sidecar_grace_s != SIDECAR_GRACE_S else {}),
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
@@ -269,9 +271,17 @@ def _has_later_jobs(request: KubernetesRequest) -> bool:
 
 def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:
     first = request.roles[0]
-    values = macros.Values(img_root="", app_id=request.app_id, replica_id=_REPLICA_MARK, rank0_env=RANK0_ENV)
     rank0 = job_name(request.app_id, first.slug, attempt, first.num_replicas)
-    known = replica_env(request.app_id, role, 0, f"{rank0}-0.{request.app_id}")
+    rank0_host = f"{rank0}-0.{request.app_id}"
+    values = macros.Values(
+        img_root="",
+        app_id=request.app_id,
+        replica_id=_REPLICA_MARK,
+        rank0_env=RANK0_ENV,
+        rank0_host=rank0_host,
+        ports=port_values(request.app_def.roles, lambda variable, _: str(request.ports[variable])),
+    )
+    known = replica_env(request.app_id, role, 0, rank0_host)
     del known[_REPLICA]
     env = {
         **role.copied_env,

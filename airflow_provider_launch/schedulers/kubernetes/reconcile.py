@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from airflow_provider_launch.schedulers._kit.endings import services_message
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job
 from airflow_provider_launch.schedulers.kubernetes.record import Plan
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, decide
@@ -20,7 +21,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER, SIDECARS = "leader", "sidecars"
 """Why a Job is ended: its own failure, the failure of another role, another attempt, a limit, or a cancel; it is not in
-the record; the leader has succeeded; or all its programs have succeeded, and only sidecars run."""
+the record; the leader, or all roles that are not services, have succeeded; or all its programs have succeeded, and only
+sidecars run."""
 
 
 @dataclass
@@ -93,6 +95,7 @@ class _Assessor:
             if job is not None and (self.committed is None or self.committed.get(slug) == job.uid)
         }
         self.strays = [job for slug, job in current.items() if job is not None and slug not in self.members]
+        self.services = {role.slug for role in plan.roles if role.policy.is_service}
         self.older = [job for (_, attempt), job in app.jobs.items() if attempt < self.number]
 
     def assessment(self) -> Assessment:  # noqa: PLR0911 - a table
@@ -102,13 +105,15 @@ class _Assessor:
         decision = self._decision(phases)
         live = [job for job in self.app.jobs.values() if not job.finished]
         if self.record.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
-            msg = "cancelled" if self.record.result is AppState.CANCELLED else NONE
+            of_success = self._services_text(is_over=True) if self.services else NONE
+            msg = "cancelled" if self.record.result is AppState.CANCELLED else of_success
             return Assessment(self.record.result, msg, phases)
         if self.record.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
-            end = [(job, LEADER) for job in live if self.plan.leader]
-            return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
+            end = [(job, LEADER) for job in live if self.plan.leader or job.role in self.services]
+            msg = self._services_text(is_over=not end) if self.services else NONE
+            return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, msg, phases=phases, end=end)
         if self.record.cancelled:
             return self._cancelled(phases, live)
         if decision.next is RetryAction.RESTART_APP:
@@ -126,6 +131,8 @@ class _Assessor:
             quiet = not any(
                 self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs
             )
+            waited_for = [job for job in jobs if job.role not in self.services]
+            quiet = quiet and not (self.services and all(job.complete for job in waited_for))
             if quiet and not self._late() and all(job.finished for job in self.older):
                 phases = {slug: self._phase(job) for slug, job in self.members.items()}
                 return Assessment(self._state_of_live(), phases=phases)
@@ -177,6 +184,12 @@ class _Assessor:
         if not failed or not all(self.members[slug].disrupted for slug in failed):
             return None
         return ReplicaAttempt(failed[0], 0, 0, Phase.FAILED, 0.0)
+
+    def _services_text(self, *, is_over: bool) -> str:
+        waited_for = {role.name: role.num_replicas for role in self.plan.roles if role.slug not in self.services}
+        return services_message(
+            waited_for, [role.name for role in self.plan.roles if role.slug in self.services], is_over=is_over
+        )
 
     def _late(self) -> bool:
         limit = self.plan.time_limit_s

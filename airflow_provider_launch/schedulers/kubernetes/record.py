@@ -152,12 +152,17 @@ class AppRecord:
         return self.annotations.get(f"{Annotation.CAUSE}{self.attempt}", NONE)
 
 
+def _policy(policy: Any, retries: Any, is_service: bool) -> RolePolicy:
+    return RolePolicy(RetryPolicy(policy).value, int(retries), is_service)
+
+
 @lru_cache(maxsize=2048)
 def plan_in(text: str) -> Plan:
     """Parse the annotation of a plan; raises one of `UNREADABLE` if it is malformed."""
     document = _Document(parse_json(text, _MAX_TEXT))
+    services = document.of("services", list, [])
     roles = tuple(
-        PlannedRole(str(name), str(slug), int(count), RolePolicy(RetryPolicy(policy).value, int(retries)))
+        PlannedRole(str(name), str(slug), int(count), _policy(policy, retries, slug in services))
         for name, slug, count, policy, retries in document["roles"]
     )
     if not roles:

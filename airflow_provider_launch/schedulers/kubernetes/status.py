@@ -46,7 +46,14 @@ def response_from(
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         replicas[role.name] = [
-            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, has_leader=plan.leader)
+            _replica(
+                role,
+                k,
+                job,
+                newest.get((role.slug, k)),
+                assessment.state,
+                has_leader=plan.leader or role.policy.is_service,
+            )  # fmt: skip
             for k in range(role.num_replicas)
         ]
     msg = assessment.msg
@@ -77,8 +84,10 @@ def response_from(
         for pod in newest.values()
         if not pod.has_started and any(one.has_started for one in pod.others if one.name in plan.container_logs)
     )
-    if assessment.state is AppState.FAILED and failed:
-        response.structured_error_msg = _error_document(failed)
+    if assessment.state is AppState.FAILED:
+        first = response.to_status().first_failed_replica()
+        own = first.structured_error_msg if first else NONE
+        response.structured_error_msg = own if own != NONE or failed is None else _error_document(failed)
     return response
 
 
@@ -234,7 +243,7 @@ def _replica(
     status.start_time = int(pod.started) if pod.started else None
     status.end_time = int(pod.finished) if pod.finished else None
     status.reason = _reason(pod, status.state)
-    if status.state is AppState.FAILED:
+    if status.state is AppState.FAILED or (status.state is AppState.CANCELLED and state is AppState.FAILED):
         status.structured_error_msg = _error_document(pod)
     return status
 

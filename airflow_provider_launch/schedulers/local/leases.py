@@ -17,11 +17,31 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
+from airflow_provider_launch.util.untrusted import clean_text
 
 FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range that Linux uses for outgoing connections."""
 GPUS = "gpus.json"
+_OWNER_BYTES = 200
+"""The longest app id."""
 _TRIES, _PAUSE_S = 20, 0.05
+_MARK = re.compile("\0([A-Z0-9_]+)\0")
+_SHOWN_MARK = re.compile(r"(?:\0|\\x00)([A-Z0-9_]+)(?:\0|\\x00)")
+
+
+def port_mark(variable: str) -> str:
+    """Return the text in a request that stands for a port which is chosen at the start; texts of users have no NUL."""
+    return f"\0{variable}\0"
+
+
+def with_ports(text: str, ports: Mapping[str, int]) -> str:
+    """Return the text with the marks replaced by the ports."""
+    return _MARK.sub(lambda mark: str(ports[mark[1]]), text) if "\0" in text else text
+
+
+def show_marks(text: str) -> str:
+    """Return the text for people, in which `repr` may have escaped the marks."""
+    return _SHOWN_MARK.sub(r"<\1>", text)
 
 
 def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:
@@ -36,16 +56,39 @@ def free_gpus(root: str, devices: Sequence[str]) -> list[str]:
     return [device for device in devices if not processes.is_locked(_gpu_lock(root, device))]
 
 
-class Leases:
-    """The leases of one app. The choice is stored, so that the next supervisor leases the same ports and GPUs."""
+def port_owner(root: str, port: int) -> str:
+    """Return the id of the app that has leased the port; empty if it is not leased."""
+    path = _port_lock(root, port)
+    return (_owner_in(path) or "(unknown)") if processes.is_locked(path) else ""
 
-    def __init__(self, root: str, app_dir: str) -> None:
+
+def _owner_in(path: str) -> str:
+    try:
+        with safe_files.open_regular(path) as file:
+            return clean_text(file.read(_OWNER_BYTES).decode("utf-8", "replace"))
+    except (FileNotFoundError, safe_files.NotRegularError):
+        return ""
+
+
+class Leases:
+    """The leases of one app. The choice is stored, so that the next supervisor leases the same ports and GPUs.
+
+    Args:
+        root: of the scheduler.
+        app_dir: directory of the app.
+        app_id: written into the leases of fixed ports, for the message to other apps.
+    """
+
+    def __init__(self, root: str, app_dir: str, app_id: str = "") -> None:
         self._root = root
         self._dir = app_dir
+        self._app_id = app_id
         self._reserved: dict[str, int] = {}
         self._chosen: dict[str, int] = {}
         self.is_partial = False
         """Some GPUs are still leased by shims of a former supervisor: try again, until those have ended."""
+        self.conflict = ""
+        """The port of the request that another app has leased, and that app; empty: none."""
 
     def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Return variable name to port for every port of every role; 0 in the request means "choose".
@@ -57,8 +100,11 @@ class Leases:
         for port in chosen.values():
             self._reserve(_port_lock(self._root, port))
         found: dict[str, int] = {}
+        self.conflict = ""
         for role in roles:
             for name, port in role["ports"].items():
+                if port:
+                    self._reserve_fixed(port)
                 variable = port_variable(role["name"], name)
                 if port == 0 and variable not in chosen:
                     chosen[variable] = self._choose_port()
@@ -108,6 +154,16 @@ class Leases:
             time.sleep(_PAUSE_S)
         self.is_partial = False
         return False
+
+    def _reserve_fixed(self, port: int) -> None:
+        path = _port_lock(self._root, port)
+        if path in self._reserved:
+            return
+        if self._reserve(path, wait=True):
+            os.ftruncate(self._reserved[path], 0)
+            os.pwrite(self._reserved[path], self._app_id.encode(), 0)
+        elif (owner := _owner_in(path)) != self._app_id:  # else shims of a former supervisor of this app have it
+            self.conflict = f"port {port} is leased to app {owner!r}"
 
     def _choose_port(self) -> int:
         # Random, so that two hosts with one root, or two roots on one host, rarely choose the same port.

@@ -48,6 +48,10 @@ class _RunOpts(StructuredOpts):
     working_dir: Optional[str] = None
     """Directory in which replicas start, relative to the image directory. None means the image directory."""
 
+    python_env: Optional[str] = None
+    """Directory of another Python environment, such as a venv with torch: its `bin` comes first in `PATH`, so `python`
+    and `torchrun` are those of the environment. None means the Python that runs Airflow, for the default image."""
+
     prepend_cwd: bool = False
     """Whether the image directory comes first in `PATH`, so that its programs win; otherwise it comes last."""
 

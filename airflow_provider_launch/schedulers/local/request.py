@@ -17,9 +17,11 @@ from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,
     inherited_env,
+    port_values,
     refuse_equal_port_variables,
     replica_env,
 )
+from airflow_provider_launch.schedulers.local import leases
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
@@ -63,6 +65,7 @@ class LocalRole:
     ports: dict[str, int]
     """Name to port; 0: the port is chosen when the app starts."""
     image: str
+    service: bool = False
 
     @property
     def copied_env(self) -> dict[str, str]:
@@ -136,6 +139,8 @@ def build_request(
     )
     roles = []
     workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
+    ports = port_values(app.roles, lambda variable, port: str(port) if port else leases.port_mark(variable))
+    python_env = _python_env(opts)
     for role in app.roles:
         _refuse_devices(role)
         # A workspace replaces the image.
@@ -145,7 +150,10 @@ def build_request(
         )
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
-        if role.image == IMAGE:
+        if python_env:
+            inherited["PATH"] = os.pathsep.join([os.path.join(python_env, "bin"), inherited["PATH"]])
+            inherited["VIRTUAL_ENV"] = python_env
+        elif role.image == IMAGE:
             inherited["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited["PATH"]])
         roles.append(
             LocalRole(
@@ -153,19 +161,20 @@ def build_request(
                 entrypoint=role.entrypoint,
                 working_dir=os.path.join(image, os.path.expanduser(opts.working_dir or "")).rstrip("/") or "/",
                 env=inherited,
-                replicas=[_replica(role, k, image, app_id) for k in range(role.num_replicas)],
+                replicas=[_replica(role, k, image, app_id, ports) for k in range(role.num_replicas)],
                 policy=RetryPolicy(role.retry_policy).value,
                 max_retries=role.max_retries,
                 gpu=max(role.resource.gpu, 0),
                 ports=dict(role.port_map),
                 image=image,
+                service=role.service,
             )
         )
     refuse_equal_port_variables(app)
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**opts, **digests(workspaces)}),
+        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         log_max_mb=opts.log_max_mb,
@@ -214,20 +223,40 @@ def _format_replica(role: LocalRole, k: int) -> str:
     replica = role.replicas[k]
     lines = [f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *masked_args(replica.args)]))]
     lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
-    return "\n".join(lines)
+    return leases.show_marks("\n".join(lines))
 
 
 def _quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w@%+=:,./-]+", text, re.ASCII) else repr(text)
 
 
-def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
-    values = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, str]) -> LocalReplica:
+    values = macros.Values(
+        img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV, rank0_host=RANK0_HOST, ports=ports
+    )
     # Not `values.apply(role)`, whose deep copy of the role would make a dry run of 1000 replicas slow.
     own = {name: values.substitute(text) for name, text in role.env.items()}
     return LocalReplica(
         args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
     )
+
+
+def _asked_for(opts: LocalOpts) -> dict[str, Any]:
+    """Return the options without a later one that is not set, because hashes of older apps must not change."""
+    return {name: value for name, value in opts.items() if (name, value) != ("python_env", None)}
+
+
+def _python_env(opts: LocalOpts) -> str:
+    """Return the absolute directory of the option; empty: it is not set."""
+    if not opts.python_env:
+        return ""
+    path = os.path.abspath(os.path.expanduser(opts.python_env))
+    if not os.path.isdir(os.path.join(path, "bin")):
+        raise InvalidAppError(
+            f"option python_env: {path!r} has no directory 'bin'; give the directory of an environment, such as "
+            f"the one that `python -m venv` has created"
+        )
+    return path
 
 
 def _refuse_devices(role: Role) -> None:

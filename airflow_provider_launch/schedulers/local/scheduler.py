@@ -111,6 +111,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         existing = self._records.app(request.app_id)
         if existing is None:
             self._refuse_taken_gpus(request)
+            self._refuse_taken_ports(request)
             document = self._document(request, dryrun_info.app)
             try:
                 layout.parse_record(json.dumps(document))
@@ -151,6 +152,21 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             raise SchedulerRejectedError(
                 f"app {request.app_id!r} wants {wanted} GPUs, {len(free)} of {len(self._gpus())} are free on "
                 f"{socket.gethostname()}; wait for the others"
+            )
+
+    def _refuse_taken_ports(self, request: LocalRequest) -> None:
+        """Refuse a fixed port of another app: its processes would meet, or fail when that app ends."""
+        with self._records.readable():
+            owners = {
+                port: owner
+                for role in request.roles
+                for port in role.ports.values()
+                if port and (owner := leases.port_owner(self.root, port)) not in {"", request.app_id}
+            }
+        for port, owner in owners.items():
+            raise SchedulerRejectedError(
+                f"app {request.app_id!r} wants port {port}, which app {owner!r} has on {socket.gethostname()}; wait "
+                f"for its end, or use port 0, for which a free one is chosen"
             )
 
     def _gpus(self) -> builtins.list[str]:

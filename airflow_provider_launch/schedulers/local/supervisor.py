@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.endings import failure_message
+from airflow_provider_launch.schedulers._kit.endings import failure_message, services_message
 from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
 from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
@@ -82,8 +82,12 @@ class _Supervisor:
         self.app: dict[str, Any] = layout.read_json(layout.APP)
         self.app_id: str = self.app["request"]["app_id"]
         self.request: dict[str, Any] = self.app["request"]
-        self.policies = {r["name"]: RolePolicy(r["policy"], r["max_retries"]) for r in self.request["roles"]}
-        self.leases = leases.Leases(ROOT, HERE)
+        self.policies = {
+            # A request of an older version has no services.
+            role["name"]: RolePolicy(role["policy"], role["max_retries"], bool(role.get("service")))
+            for role in self.request["roles"]
+        }
+        self.leases = leases.Leases(ROOT, HERE, self.app_id)
         self.ports: dict[str, int] = {}
         self.gpus: dict[str, list[str]] | None = {}
         self.app_attempt = 0
@@ -173,7 +177,7 @@ class _Supervisor:
             decision = self._decide()
             final = self._end_reason(decision)
         # Before a retry is started, because it replaces the failed attempt.
-        message = self._failure(decision) if decision.cause else ""
+        message = self._message(decision)
         if final is None and decision.next is RetryAction.CONTINUE:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
@@ -248,17 +252,27 @@ class _Supervisor:
     def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
         """Return (state, message) if the app must end now, even if replicas still run."""
         if decision.next is RetryAction.SUCCEED:
-            return "SUCCEEDED", ""
+            return "SUCCEEDED", self._services_text(is_over=True)
         if decision.next is RetryAction.FAIL:
             return "FAILED", self._failure(decision)
         # After the checks above, so that a failure before the cancel keeps its reason; a pending restart does not.
         if self._is_asked_to_end():
             return "CANCELLED", "cancelled by request"
+        reason = self.leases.conflict or self._limit()
         if self.gpus is None:
-            return "FAILED", "another app took the GPUs of this host while nothing of this app ran on them"
-        if limit := self._limit():
-            return "FAILED", limit
-        return None
+            reason = "another app took the GPUs of this host while nothing of this app ran on them"
+        return ("FAILED", reason) if reason else None
+
+    def _message(self, decision: Decision) -> str:
+        if decision.next is RetryAction.SUCCEED:
+            return self._services_text(is_over=False)
+        return self._failure(decision) if decision.cause else ""
+
+    def _services_text(self, *, is_over: bool) -> str:
+        """Return the message of an app that has succeeded; empty if it has no services."""
+        services = [name for name, policy in self.policies.items() if policy.is_service]
+        counts = {role["name"]: len(role["replicas"]) for role in self.request["roles"] if role["name"] not in services}
+        return services_message(counts, services, is_over=is_over) if services else ""
 
     def _failure(self, decision: Decision) -> str:
         cause = decision.cause
@@ -381,12 +395,12 @@ class _Supervisor:
             "PET_LOG_DIR": f"{path}/torch",
             **({"LAUNCH_RESULT_PATH": f"{path}/result"} if role is self.request["roles"][0] else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
-            **spec["env"],
+            **{name: leases.with_ports(text, self.ports) for name, text in spec["env"].items()},
             MARKER: path,
         }
         logs = self.request.get("log_dir")
         return {
-            "argv": [role["entrypoint"], *spec["args"]],
+            "argv": [role["entrypoint"], *(leases.with_ports(arg, self.ports) for arg in spec["args"])],
             "env": env,
             "cwd": role["working_dir"],
             "logs": f"{logs}/{role['name'].replace('/', '-')}/{replica.k}" if logs else None,

@@ -20,6 +20,7 @@ from airflow_provider_launch.schedulers._kit.request import (
 from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,
+    port_values,
     port_variable,
     refuse_equal_port_variables,
 )
@@ -187,7 +188,14 @@ def format_request(request: SlurmRequest) -> str:
         *(f"port {name}: {port or 'chosen at start'}" for name, port in request.ports.items()),
     ]
     for role in request.roles:
-        values = macros.Values(role.img_root.replace(APP_DIR, "<app>"), request.app_id, "<replica>", RANK0_ENV)
+        values = macros.Values(
+            role.img_root.replace(APP_DIR, "<app>"),
+            request.app_id,
+            "<replica>",
+            RANK0_ENV,
+            rank0_host="<rank 0>",
+            ports=port_values(request.app_def.roles, lambda variable, port: str(port or f"<{variable}>")),
+        )
         args = [values.substitute(arg) for arg in role.args]
         env = {name: values.substitute(text) for name, text in role.env.items()}
         lines += format_role(

@@ -13,13 +13,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_values, replica_env
 from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest, SlurmRole
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.workspace.files import WorkspaceFiles
 
 APP_BYTES = 8 * 1024 * 1024
@@ -29,6 +30,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REPLICA = "\0k"
 """Placeholder for the number of the replica, as `APP_DIR` is for the directory; replaced when a text is quoted."""
 _VARIABLES = {"k": "launch_k", "d": "launch_dir"}
+
+
+def _variable(name: str) -> str:
+    """Return the placeholder for a variable that `run/<attempt>/env` sets: a host or a port."""
+    return f"\0v{name};"
+
+
 _STEP_COMMAND = """bash -c '[ -O . ] && [ -O replica.sh ] && [ -O plan ] && exec bash ./replica.sh "$1"' bash"""
 """Runs only files of this user, because the path of the app may lead to other files on this node."""
 _STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
@@ -42,7 +50,10 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
     Raises:
         InvalidAppError: the record could not be read again, because it is too large or not JSON.
     """
-    roles = {f"role-{number}.sh": _role_file(role, request.app_id) for number, role in enumerate(request.roles)}
+    roles = {
+        f"role-{number}.sh": _role_file(role, request.app_id, request.app_def)
+        for number, role in enumerate(request.roles)
+    }
     document: dict[str, Any] = {"request": request.to_json(), "instance": instance}
     record = json.dumps(document, separators=(",", ":"))
     try:
@@ -104,6 +115,7 @@ def _plan(request: SlurmRequest) -> str:
         "login": "--login" if request.login_shell else "",
         "order": " ".join(map(str, request.order)),
         "ports": " ".join(f"{name}={port}" for name, port in request.ports.items()),
+        "services": " ".join(str(at) for at, role in enumerate(request.app_def.roles) if role.service),
         "policies": " ".join(
             f"{at}:{role.num_replicas}:{role.policy}:{role.max_retries}" for at, role in enumerate(request.roles)
         ),
@@ -118,8 +130,15 @@ def _plan(request: SlurmRequest) -> str:
     return "\n".join([*lines, f"launch_step() {{ exec srun {steps}; }}", ""])
 
 
-def _role_file(role: SlurmRole, app_id: str) -> str:
-    values = macros.Values(img_root=role.img_root, app_id=app_id, replica_id=_REPLICA, rank0_env=RANK0_ENV)
+def _role_file(role: SlurmRole, app_id: str, app: AppDef) -> str:
+    values = macros.Values(
+        img_root=role.img_root,
+        app_id=app_id,
+        replica_id=_REPLICA,
+        rank0_env=RANK0_ENV,
+        rank0_host=_variable(RANK0_ENV),
+        ports=port_values(app.roles, lambda variable, _: _variable(variable)),
+    )
     known = replica_env(app_id, role, 0, "")
     known["LAUNCH_REPLICA_ID"] = _REPLICA
     del known[RANK0_ENV]  # set when an attempt starts
@@ -132,5 +151,9 @@ def _role_file(role: SlurmRole, app_id: str) -> str:
 
 def _quoted(text: str) -> str:
     """Return the text quoted as one word of bash, with variables in place of the placeholders."""
-    parts = re.split("\0([kd])", text)
-    return "".join(f'"${_VARIABLES[part]}"' if at % 2 else shlex.quote(part) for at, part in enumerate(parts))
+    parts = re.split("\0([kd]|v\\w+;)", text)
+    return "".join(_expansion(part) if at % 2 else shlex.quote(part) for at, part in enumerate(parts))
+
+
+def _expansion(placeholder: str) -> str:
+    return f'"${_VARIABLES.get(placeholder) or placeholder[1:-1]}"'

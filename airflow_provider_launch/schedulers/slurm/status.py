@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, signal_in
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, services_message, signal_in
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.slurm.records import Account, Attempt, Job, Record
 from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest
@@ -238,6 +238,8 @@ def response_from(
     if is_terminal(found.state):
         first = _first_failed(replicas) if found.reason == "exit" else None
         msg = _cause(first) if first else _end_text(found, request)
+    if msg == NONE and found.state in {AppState.RUNNING, AppState.SUCCEEDED}:
+        msg = _services_text(request, newest, is_over=found.state is AppState.SUCCEEDED)
     response = app_response(
         record.app_id,
         found.state,
@@ -297,6 +299,15 @@ def _replica(role: str, k: int, newest: Attempt | None, state: AppState, *, has_
 
 def _failed_by_itself(attempt: Attempt) -> bool:
     return bool(attempt.code) and not attempt.stopped
+
+
+def _services_text(request: SlurmRequest, newest: Mapping[tuple[int, int], Attempt], *, is_over: bool) -> str:
+    """Return the message of an app whose services are stopped; `NONE` if they are not."""
+    services = [role.name for role in request.app_def.roles if role.service]
+    waited_for = {role.name: role.num_replicas for role in request.roles if role.name not in services}
+    keys = [(n, k) for n, role in enumerate(request.roles) if role.name in waited_for for k in range(role.num_replicas)]
+    done = all((one := newest.get(key)) is not None and one.code == 0 and not one.stopped for key in keys)
+    return services_message(waited_for, services, is_over=is_over) if services and done else NONE
 
 
 def _first_failed(replicas: dict[str, list[ReplicaStatus]]) -> ReplicaStatus | None:

@@ -105,10 +105,24 @@ choose_ports() {
     done
 }
 
+# Whether all replicas have succeeded, except those of services, so that these must be stopped.
+only_services_run() {
+    [ "$launch_services" ] && ls status | awk -F, -v a="$1" -v policies="$launch_policies" -v services=" $launch_services " '
+        $1 == "exit" && $2 == a && $6 == 0 && $7 == 0 { succeeded[$3 "," $4] }
+        END {
+            roles = split(policies, policy, " ")
+            for (i = 1; i <= roles; i++) {
+                split(policy[i], part, ":")
+                if (index(services, " " part[1] " ")) continue
+                for (k = 0; k < part[2]; k++) if (!((part[1] "," k) in succeeded)) exit 1
+            }
+        }'
+}
+
 # The outcome of one attempt: SUCCEEDED, STOPPED, or FAILED,<role>,<replica>,<code>,<again> with the first failure; LOST
-# instead of FAILED if no replica failed by itself.
+# instead of FAILED if no replica failed by itself. Services do not matter once all others have succeeded.
 outcome() {
-    ls status | awk -F, -v a="$1" -v used="$2" -v policies="$launch_policies" '
+    ls status | awk -F, -v a="$1" -v used="$2" -v policies="$launch_policies" -v services=" $launch_services " '
         $1 == "exit" && $2 == a {
             at = $3 "," $4
             if (!(at in last) || $5 + 0 > last[at]) { last[at] = $5 + 0; code[at] = $6; stopped[at] = $7; time[at] = $8 }
@@ -120,18 +134,18 @@ outcome() {
                 split(policy[i], part, ":") # role:replicas:policy:retries
                 for (k = 0; k < part[2]; k++) {
                     at = part[1] "," k
+                    if (!index(services, " " part[1] " ") && (!(at in last) || stopped[at] == 1 || code[at] != 0)) waited_for++
                     if (!(at in last)) { if (lost == "") { lost = at; lost_again = part[3] == "APPLICATION" && part[4] > used } }
-                    else if (stopped[at] == 1) n_stopped++
-                    else if (code[at] != 0) {
+                    else if (stopped[at] != 1 && code[at] != 0) {
                         if (first == "" || time[at] < time[first]) first = at
                         if (part[3] != "APPLICATION" || part[4] <= used) again = 0
                     }
                 }
             }
-            if (first != "") print "FAILED," first "," code[first] "," again
+            if (!waited_for) print "SUCCEEDED"
+            else if (first != "") print "FAILED," first "," code[first] "," again
             else if (lost != "") print "LOST," lost ",137," lost_again
-            else if (n_stopped) print "STOPPED"
-            else print "SUCCEEDED"
+            else print "STOPPED"
         }'
 }
 
@@ -143,7 +157,10 @@ run_attempt() {
     { echo "export TORCHX_RANK0_HOST=$host"; choose_ports; } >"run/$1/env"
     # srun writes nothing, but its end closes the pipe. `wait` of bash may miss that when a signal comes at the same time.
     exec 8< <(launch_step "$1")
-    while read -r -t 1 <&8 || [ "$?" -gt 128 ]; do is_stopped; done
+    stopping=''
+    while read -r -t 1 <&8 || [ "$?" -gt 128 ]; do
+        is_stopped || [ "$stopping" ] || ! only_services_run "$1" || { stopping=1; in_background keep_stopping; }
+    done
     exec 8<&-
 }
 

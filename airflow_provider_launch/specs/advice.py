@@ -1,0 +1,45 @@
+"""Warnings about apps that are valid, but probably not as their author means them: pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.specs.macros import near_misses
+from airflow_provider_launch.specs.roles import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_launch.specs.roles import AppDef, Role
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"})
+_FOR_A_SHELL = re.compile(r"\$\{?(?:LAUNCH|TORCHX)_\w+\}?|\$\([A-Za-z_]\w*\)")
+"""Variables of the launcher as a shell expands them, and any variable as Kubernetes does."""
+
+
+def warnings_of(app: AppDef) -> list[str]:
+    """Return one sentence for each part of the app that will probably not do what its author expects."""
+    return [f"role {role.name!r}: {text}" for role in app.roles for text in _warnings_of(role)]
+
+
+def _warnings_of(role: Role) -> Iterator[str]:
+    for given, meant in near_misses(role):
+        yield f"${{{given}}} is not a macro and stays as it is, for the shell; did you mean ${{{meant}}}?"
+    # Values of variables never pass a shell before the program sees them.
+    texts = {f"env {name}": value for name, value in role.env.items()}
+    if posixpath.basename(role.entrypoint) not in _SHELLS:
+        texts |= {f"args[{at}]": arg for at, arg in enumerate(role.args)}
+    for where, text in texts.items():
+        if found := _FOR_A_SHELL.search(text):
+            yield (
+                f"{where}: no shell expands {found[0]}, so the program gets this text; use a macro, such as "
+                f"macros.rank0_host or macros.port(role, name), or let a shell run the program"
+            )
+    is_alone = role.num_replicas == 1 or not role.max_retries
+    if role.torch_env and not is_alone and RetryPolicy(role.retry_policy) is RetryPolicy.REPLICA:
+        yield (
+            "retry_policy REPLICA restarts one process of a training, but the ranks of the others are fixed: they fail "
+            "as well, and each failure uses up a retry; use APPLICATION"
+        )

@@ -1,0 +1,87 @@
+"""Which replica made an app fail, and which ones only lost their peers: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.specs.error_reply import ErrorReply
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.statuses import ReplicaStatus
+
+_LOST_PEERS = re.compile(
+    r"connection (?:was )?(?:closed|reset|refused) by (?:remote )?peer|Connection reset by peer|ncclRemoteError|"
+    r"remote process exit(?:ed|ing)|Rendezvous(?:Connection|Closed|Timeout|StateError)\w*|DistNetworkError|"
+    r"DistStoreError|recvValue failed|failed to recv, got 0 bytes|client socket has timed out|"
+    r"Timed out waiting \d+ms for (?:recv|send) operation|collective operation timeout|got signal: 15",
+    re.IGNORECASE,
+)
+"""Errors of gloo, NCCL, torchrun and PyTorch's store in a process whose peers have ended."""
+_BY_SIGNAL, _BY_TERM = range(129, 193), 143
+
+
+def lost_its_peers(text: str) -> bool:
+    """Return whether an error only reports that other processes of the training have ended."""
+    return _LOST_PEERS.search(text) is not None
+
+
+def reply_of(replica: ReplicaStatus) -> ErrorReply | None:
+    """Return what the replica wrote to its error file; None if it wrote none, or in another form."""
+    text = replica.structured_error_msg
+    return None if text in {"", NONE} else ErrorReply.parse(text)
+
+
+def in_order_of_failure(
+    replicas: Iterable[ReplicaStatus], msg: str = "", last_lines: Mapping[str, Sequence[str]] | None = None
+) -> list[ReplicaStatus]:
+    """Return the failed replicas, the one that made the app fail first.
+
+    A replica whose error only reports lost peers comes after the others. Then the time of the error file decides,
+    because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
+    file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
+
+    Replicas that the launcher stopped count only if they had written an error file.
+
+    Args:
+        replicas: of the last attempt.
+        msg: the scheduler's message about the app.
+        last_lines: the last lines by `role/replica`, as far as they are known.
+    """
+    lines = last_lines or {}
+
+    def order(replica: ReplicaStatus) -> tuple[object, ...]:
+        name = f"{replica.role}/{replica.id}"
+        end_time = replica.end_time
+        return (
+            is_consequence(replica, lines.get(name, ())),
+            _moment(replica),
+            f"{name} " not in msg,
+            end_time is None,
+            end_time or 0,
+        )
+
+    failed = [one for one in replicas if one.state is AppState.FAILED or _failed_before_stop(one)]
+    return sorted(failed, key=order)
+
+
+def is_consequence(replica: ReplicaStatus, last_lines: Sequence[str] = ()) -> bool:
+    """Return whether a replica failed because its peers had ended, by its error file or else by its last lines."""
+    reply = reply_of(replica)
+    return lost_its_peers(reply.message if reply else "\n".join(last_lines))
+
+
+def _failed_before_stop(replica: ReplicaStatus) -> bool:
+    return replica.state is AppState.CANCELLED and reply_of(replica) is not None
+
+
+def _moment(replica: ReplicaStatus) -> float:
+    reply = reply_of(replica)
+    if reply is not None and (written := reply.seconds) is not None:
+        return written
+    code = replica.exit_code
+    is_killed = code is not None and code in _BY_SIGNAL and code != _BY_TERM
+    return float(replica.end_time) if is_killed and replica.end_time is not None else float("inf")
