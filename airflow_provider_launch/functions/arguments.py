@@ -1,0 +1,125 @@
+"""The arguments of a function: bound by its signature, as JSON can hold them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+REPLICA = "replica"
+"""Name of the parameter for the replica in which the function runs."""
+_SHOWN_CHARS = 60
+_CURES = (
+    ("item", "use .item()"),  # a number of NumPy or torch; an array has `tolist`, too
+    ("isoformat", "use .isoformat(), or a template such as '{{ ts }}'"),
+    ("total_seconds", "pass its seconds"),
+    ("__fspath__", "use str()"),
+    ("model_dump", "use .model_dump(mode='json')"),
+    ("__dataclass_fields__", "use dataclasses.asdict()"),
+)
+_OTHERS = "pass texts, numbers, lists and dicts, or the address of the data"
+
+
+def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `{args, kwargs, replica}` of a call, with defaults; `replica` is the position or name of that argument.
+
+    Raises:
+        InvalidAppError: the arguments do not fit the signature, or JSON cannot hold one of them.
+    """
+    signature = inspect.signature(function)
+    given = dict(kwargs)
+    takes_replica = REPLICA in signature.parameters
+    name = getattr(function, "__name__", "function")
+    if takes_replica and REPLICA in given:
+        raise InvalidAppError(f"argument {REPLICA!r} of {name!r} is given by the launcher; leave it out")
+    try:
+        call = signature.bind_partial(*args, **given)
+        if takes_replica:
+            if REPLICA in call.arguments:
+                raise TypeError(f"argument {REPLICA!r} is given by the launcher; pass the arguments after it by name")
+            call.arguments[REPLICA] = None
+        # In the order of the signature, as `bind` has it.
+        call.arguments = {each: call.arguments[each] for each in signature.parameters if each in call.arguments}
+        call.apply_defaults()
+        call = signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise InvalidAppError(f"function {name!r}: {error}") from None
+    for parameter, value in call.arguments.items():
+        check_json(value, parameter)
+    place: int | str | None = None
+    if takes_replica:
+        is_by_name = signature.parameters[REPLICA].kind is inspect.Parameter.KEYWORD_ONLY or REPLICA in call.kwargs
+        place = REPLICA if is_by_name else [*signature.parameters].index(REPLICA)
+    return {"args": [*call.args], "kwargs": dict(call.kwargs), "replica": place}
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the parameters, which count when the function calls itself.
+
+    Raises:
+        InvalidAppError: JSON cannot hold one of them.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    found = {each.name: each.default for each in parameters if each.default is not each.empty}
+    for name, value in found.items():
+        check_json(value, name)
+    return found
+
+
+def check_json(value: Any, path: str, later: Callable[[Any], bool] = lambda _value: False) -> None:
+    """Refuse an argument that JSON cannot hold.
+
+    Args:
+        value: the argument, or a part of it.
+        path: where it stands: `x['a'][0]`.
+        later: whether a part gets its value only in a run.
+
+    Raises:
+        InvalidAppError: names the part, its type and the cure.
+    """
+    try:
+        for wrong, at, cure in _wrong_parts(value, path, later):
+            kind = type(wrong).__name__
+            raise InvalidAppError(f"argument {at} is a {kind} ({_short(wrong)}), which JSON cannot hold; {cure}")
+    except RecursionError:
+        raise InvalidAppError(f"argument {path} contains itself, which JSON cannot hold; pass its parts") from None
+
+
+def _wrong_parts(value: Any, path: str, later: Callable[[Any], bool]) -> Iterator[tuple[Any, str, str]]:
+    if value is None or isinstance(value, (bool, str, int)):
+        if isinstance(value, Enum):
+            yield value, path, "use .value"
+        elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            yield value, path, "it has half of a surrogate pair"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield value, path, "use None, or a text"
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if not isinstance(name, str):
+                yield name, f"{path}, key {name!r},", "use texts as keys"
+            yield from _wrong_parts(each, f"{path}[{name!r}]", later)
+    elif isinstance(value, (list, tuple)):
+        for at, each in enumerate(value):
+            yield from _wrong_parts(each, f"{path}[{at}]", later)
+    elif not later(value):
+        yield value, path, _cure(value)
+
+
+def _cure(value: Any) -> str:
+    if isinstance(value, (set, frozenset)):
+        return "use sorted()"
+    if isinstance(value, (bytes, bytearray)):
+        return "pass a text, or the address of the data"
+    if hasattr(value, "tolist") and getattr(value, "shape", ()) != ():
+        return "use .tolist(), or pass the address of the data"
+    return next((cure for name, cure in _CURES if hasattr(type(value), name)), _OTHERS)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
