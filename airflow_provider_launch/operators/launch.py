@@ -48,8 +48,9 @@ __all__ = ["LaunchAppOperator"]
 class LaunchAppOperator(BaseOperator):
     """Launches an app, follows it, and succeeds only if the app has succeeded.
 
-    The task log shows states and lines of all replicas. XCom `handle` exists from the launch on;
-    `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`.
+    The task log shows states and lines of all replicas. XCom `handle` exists from the launch on; after a success
+    `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`. XCom `app` is the same without
+    the result, after a success and after a failure.
 
     A retry continues with the app of the last try if it is still running, and launches a new one if it failed.
     A cleared task ends the old app and launches a new one. A task that is killed or times out cancels its app.
@@ -375,7 +376,7 @@ class LaunchAppOperator(BaseOperator):
 
     # ---- run -------------------------------------------------------------------------------------------------
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> Any:
         """Launch or adopt the app, follow it, and return the XCom value.
 
         Raises:
@@ -386,7 +387,7 @@ class LaunchAppOperator(BaseOperator):
         """
         with _final_errors():
             app = self._app_now()
-            return self._started(context).run(app, self._sources(context))
+            return self._value_of(self._started(context).run(app, self._sources(context)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
@@ -397,7 +398,7 @@ class LaunchAppOperator(BaseOperator):
             return self.resume(context, event)
         return super().resume_execution(next_method, next_kwargs, context)
 
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
         Without an event Airflow has resumed a task that was cleared meanwhile; then this is `execute`.
@@ -410,7 +411,7 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Not the app of the DAG, because the launched app counts, and a function must not be called again.
-            return self._started(context).resume(event)
+            return self._value_of(self._started(context).resume(event))
 
     def _started(self, context: Context) -> OperatorRun:
         """Return a run that `on_kill` reaches."""
@@ -437,6 +438,20 @@ class LaunchAppOperator(BaseOperator):
         self._killed = True
         if self._killer is not None:
             self._killer.fire()
+
+    def _app_for(self, app: AppDef, backend: str) -> AppDef:  # noqa: ARG002 - for operators built on this one
+        """Return the app for a scheduler of this kind."""
+        return app
+
+    def _value_of(self, outcome: Mapping[str, Any]) -> Any:
+        """Return the value of the task for the outcome of a success; for operators built on this one.
+
+        Called before the app is removed, and again for the return value.
+
+        Raises:
+            InvalidAppError: the outcome has no such value.
+        """
+        return outcome
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
         """Handle the last status of the app; for operators built on this one."""
