@@ -256,10 +256,11 @@ class OperatorRun(TaskRun):
         metrics.count("apps_ended", backend=self._hook.options.backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._attempt.has_succeeded = True
+            # Before the result, which may be wrong.
+            self._push_app(as_xcom(handle, response, roles=self._roles))
             if not self._results:
                 self._results.append(self._retry(result_of, self._scheduler, self._attempt.app_id, op.results))
             value = as_xcom(handle, response, self._results[0], roles=self._roles)
-            self._push_app(value)
             _ = op._value_of(value)  # noqa: SLF001 - an app whose value cannot be used is not removed
             return value
         error = self._failure(handle, response, tails, self._roles)

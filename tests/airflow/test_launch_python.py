@@ -180,7 +180,7 @@ def test_variables_ports_and_the_python_are_those_of_the_role() -> None:
     options = {"env": {"WORD": "{{ run_id }} ${replica_id}"}, "port_map": {"my-port": 0}}
     assert run(made(seen, options=options), api).error is None
     assert value(api, "seen") == ["test_run 0", True, "localhost", sys.executable, []]
-    assert run(made(seen, options={**options, "python": "/no/python"}, ), api).error is not None
+    assert run(made(seen, options={**options, "python": "/no/python"}), FakeExecutionApi()).error is not None
 
 
 @in_modes
@@ -291,16 +291,15 @@ def test_a_lost_worker_does_not_run_the_function_again(deferrable, tmp_path) -> 
 
     def die(method, parts, _body) -> None:
         if (method, parts[0], parts[-1]) == ("POST", "xcoms", "return_value"):
-            raise SystemExit("killed")
+            raise WorkerDiedError
 
     options = {"deferrable": deferrable, "on_finish": "delete", "retries": 1}
     operator = made(once, str(runs), options=options)
     api.on_call = die
-    with pytest.raises(SystemExit):
-        run(operator, api)
+    assert isinstance(run(operator, api).error, WorkerDiedError)
     api.on_call = lambda *_: None
     api.resume = {}
-    ran = run(operator, api, try_number=2) if not deferrable else run_task(operator, api, try_number=2)
+    ran = run_task(operator, api, try_number=2)
 
     assert not isinstance(ran.msg, DeferTask)
     assert value(api, "once") == {"n": 7}
