@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
@@ -67,17 +66,19 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
     ) -> None:
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.functions.app import role_app
+        from airflow_provider_launch.functions.arguments import parameters_of
 
         self._python, self._torch, self._gather = python, torch, gather
         self._named: dict[str, Any] = {}
         """Arguments from Airflow's context."""
         op_kwargs = dict(op_kwargs or {})
         with final_errors(kwargs.get("task_id", "")):
-            _refuse(kwargs, op_kwargs, python_callable)
-            _check_arguments(python_callable, op_args, op_kwargs)
+            parameters = parameters_of(python_callable)
+            _refuse(kwargs, op_kwargs, python_callable.__name__, parameters)
+            _check_arguments(python_callable, op_args, op_kwargs, parameters)
             fields = {name: kwargs.pop(name) for name in _OF_ROLE if name in kwargs}
             app = role_app(python_callable.__name__, python=python or "python3", torch=torch, **fields)
-        if _REPLICA in inspect.signature(python_callable).parameters:
+        if _REPLICA in parameters:
             # Airflow checks that all parameters have a value.
             op_kwargs[_REPLICA] = None
         super().__init__(
@@ -88,8 +89,10 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
 
     def execute(self, context: Context) -> Any:
         """Launch the function and return its value; as `LaunchAppOperator.execute`."""
-        parameters = inspect.signature(self.python_callable).parameters
-        given = {*self.op_kwargs, *[*parameters][: len(self.op_args)]}
+        from airflow_provider_launch.functions.arguments import parameters_of
+
+        parameters = parameters_of(self.python_callable)
+        given = {*self.op_kwargs, *parameters[: len(self.op_args)]}
         self._named = {
             name: _plain(context[name]) for name in parameters if name in _TEXTS and name not in given  # type: ignore[literal-required]
         }  # fmt: skip
@@ -128,26 +131,27 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         super().dry_run()
 
 
-def _refuse(kwargs: Mapping[str, Any], op_kwargs: Mapping[str, Any], function: Callable[..., Any]) -> None:
+def _refuse(kwargs: Mapping[str, Any], op_kwargs: Mapping[str, Any], function: str, parameters: Iterable[str]) -> None:
     from airflow_provider_launch.specs.errors import InvalidAppError
 
     if given := [name for name in _NOT_TAKEN if name in kwargs]:
         raise InvalidAppError(f"{_NAME}: {_NOT_TAKEN[given[0]]}")
     if _REPLICA in op_kwargs:
-        raise InvalidAppError(f"argument {_REPLICA!r} of {function.__name__!r} is given by the launcher; leave it out")
-    for name in inspect.signature(function).parameters:
+        raise InvalidAppError(f"argument {_REPLICA!r} of {function!r} is given by the launcher; leave it out")
+    for name in parameters:
         if name in KNOWN_CONTEXT_KEYS and name not in _TEXTS and name not in op_kwargs:
             raise InvalidAppError(
-                f"parameter {name!r} of {function.__name__!r} is a part of Airflow's context that stays on the worker; "
+                f"parameter {name!r} of {function!r} is a part of Airflow's context that stays on the worker; "
                 f"pass what the function needs, for example by a template"
             )
 
 
-def _check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> None:
     """Refuse arguments that JSON cannot hold, as far as they are known when the DAG is parsed."""
     from airflow_provider_launch.functions.arguments import check_json, defaults_of
 
-    names = [*inspect.signature(function).parameters]
     for at, value in enumerate(args):
         check_json(value, names[at] if at < len(names) else f"args[{at}]", _is_later)
     for name, value in kwargs.items():

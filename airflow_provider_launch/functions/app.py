@@ -26,11 +26,11 @@ LARGEST_BYTES = 1_000_000
 _PART_CHARS = 120_000
 """Linux passes 131 071 bytes in one variable."""
 _TORCH_PORT = "torch"
-# It also runs with Python 2, to name the reason. `LAUNCH_RESULT_PATH` stands in it, so that a scheduler that cannot
-# return a result finds its name.
+# It also runs with Python 2, to name the reason. It contains `LAUNCH_RESULT_PATH`, because a scheduler that cannot
+# return a result refuses programs with this name.
 _COMMAND = (
-    "import os,sys;sys.version_info>=(3,8) or sys.exit('a function needs Python 3.8 or newer in the image, and this is '"
-    "+sys.version.split()[0]);import base64,zlib;E=os.environ;N='@NAME@';"
+    "import os,sys;sys.version_info>=(3,8) or sys.exit('a function needs Python 3.8 or newer in the image, "
+    "and this is '+sys.version.split()[0]);import base64,zlib;E=os.environ;N='@NAME@';"
     "P,A=''.join(E.pop(N+str(i)) for i in range(int(E.pop(N+'PARTS')))).split(' ',1);"
     "P,S=zlib.decompress(base64.b64decode(P)).decode().split('\\0');"
     "exec(compile(P,'<launch_function>','exec'),"

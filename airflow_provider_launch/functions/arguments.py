@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType
 from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -13,6 +16,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 REPLICA = "replica"
 """Name of the parameter for the replica in which the function runs."""
 _SHOWN_CHARS = 60
+_HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
 _CURES = (
     ("item", "use .item()"),  # a number of NumPy or torch; an array has `tolist`, too
     ("isoformat", "use .isoformat(), or a template such as '{{ ts }}'"),
@@ -31,20 +35,23 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         InvalidAppError: the arguments do not fit the signature, or JSON cannot hold one of them.
     """
     signature = inspect.signature(function)
-    given = dict(kwargs)
     takes_replica = REPLICA in signature.parameters
     name = getattr(function, "__name__", "function")
-    if takes_replica and REPLICA in given:
+    if takes_replica and REPLICA in kwargs:
         raise InvalidAppError(f"argument {REPLICA!r} of {name!r} is given by the launcher; leave it out")
     try:
-        call = signature.bind_partial(*args, **given)
-        if takes_replica:
-            if REPLICA in call.arguments:
-                raise TypeError(f"argument {REPLICA!r} is given by the launcher; pass the arguments after it by name")
-            call.arguments[REPLICA] = None
-        # In the order of the signature, as `bind` has it.
-        call.arguments = {each: call.arguments[each] for each in signature.parameters if each in call.arguments}
-        call.apply_defaults()
+        call = signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidAppError(f"function {name!r}: {error}") from None
+    if REPLICA in call.arguments and takes_replica:
+        raise InvalidAppError(
+            f"argument {REPLICA!r} of {name!r} is given by the launcher; pass the arguments after it by name"
+        )
+    known = {**call.arguments, **({REPLICA: None} if takes_replica else {})}
+    # In the order of the signature, as `bind` has it.
+    call.arguments = {each: known[each] for each in signature.parameters if each in known}
+    call.apply_defaults()
+    try:
         call = signature.bind(*call.args, **call.kwargs)
     except TypeError as error:
         raise InvalidAppError(f"function {name!r}: {error}") from None
@@ -57,14 +64,23 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     return {"args": [*call.args], "kwargs": dict(call.kwargs), "replica": place}
 
 
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters; a tenth of the cost of a signature, which counts when a DAG is parsed."""
+    code: CodeType = function.__code__  # type: ignore[attr-defined]  # a function made with `def`
+    flags = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags]
+
+
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of the parameters, which count when the function calls itself.
 
     Raises:
         InvalidAppError: JSON cannot hold one of them.
     """
-    parameters = inspect.signature(function).parameters.values()
-    found = {each.name: each.default for each in parameters if each.default is not each.empty}
+    given = function.__defaults__ or ()  # type: ignore[attr-defined]  # the same
+    code: CodeType = function.__code__  # type: ignore[attr-defined]  # the same
+    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    found = {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}  # type: ignore[attr-defined]
     for name, value in found.items():
         check_json(value, name)
     return found
@@ -90,14 +106,9 @@ def check_json(value: Any, path: str, later: Callable[[Any], bool] = lambda _val
 
 
 def _wrong_parts(value: Any, path: str, later: Callable[[Any], bool]) -> Iterator[tuple[Any, str, str]]:
-    if value is None or isinstance(value, (bool, str, int)):
-        if isinstance(value, Enum):
-            yield value, path, "use .value"
-        elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-            yield value, path, "it has half of a surrogate pair"
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            yield value, path, "use None, or a text"
+    if value is None or isinstance(value, (bool, str, int, float)):
+        if cure := _scalar_cure(value):
+            yield value, path, cure
     elif isinstance(value, dict):
         for name, each in value.items():
             if not isinstance(name, str):
@@ -108,6 +119,17 @@ def _wrong_parts(value: Any, path: str, later: Callable[[Any], bool]) -> Iterato
             yield from _wrong_parts(each, f"{path}[{at}]", later)
     elif not later(value):
         yield value, path, _cure(value)
+
+
+def _scalar_cure(value: bool | str | float | None) -> str:
+    """Return the cure for a value that JSON cannot hold; empty: it can."""
+    if isinstance(value, Enum):
+        return "use .value"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "use None, or a text"
+    if isinstance(value, str) and _HALF_OF_PAIR.search(value):
+        return "remove the half of a surrogate pair"
+    return ""
 
 
 def _cure(value: Any) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.functions.loaded_names import Names
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.AsyncFor, ast.AsyncWith)
 _SIMPLE = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, ast.Expr, ast.Raise)
@@ -40,6 +42,8 @@ class DagFile:
     """By the qualified name."""
     methods: set[tuple[int, str]] = field(default_factory=set)
     """The functions that belong to a class."""
+    names: dict[tuple[int, str], Names] = field(default_factory=dict)
+    """The names that pieces of the file use, because many tasks of a file use one helper."""
 
     def text_of(self, node: ast.stmt, *, with_decorators: bool = True) -> tuple[int, str]:
         """Return the number of its first line, and its lines as they are."""

@@ -14,10 +14,12 @@ import time
 
 LARGEST_PLAIN, LARGEST_RESULT, LARGEST_FILE = 2048, 65536, 4096
 """Bytes of a result that is written as it is; of one that can be packed; of the file for it."""
-ANNOTATIONS = 0x1000000
-"""Value of `__future__.annotations.compiler_flag`: annotations stay text, so their names are not needed."""
+ANNOTATIONS = annotations.compiler_flag
+"""Annotations stay text, so their names are not needed. Python 3.8.2 has changed the number."""
 FOLDER, MODULE, PROGRAM = "launch-function-", "launch_function", "launch_function_program"
 KILLED = 143
+LARGEST_FLOAT = sys.float_info.max
+"""Also false for NaN: a comparison with it is."""
 MESSAGE_CHARS, FRAMES = 1500, 8
 """Limits of the message in the error file, which Kubernetes cuts at 4096 bytes."""
 
@@ -190,7 +192,7 @@ def plain(value, path):
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:
             raise Refused("%s is %r, which is not a JSON number; return None or a text" % (path, value))
         return value
     if isinstance(value, (list, tuple)):
@@ -256,8 +258,8 @@ def message_of(error, frames, file):
     if isinstance(error, SyntaxError):
         first += "; the image has Python %s" % sys.version.split()[0]
     lines = [first.replace("\n", "\n  ")[:MESSAGE_CHARS]]
-    for frame in [frame for frame in frames if frame.filename == file][-FRAMES:]:
-        lines.append("  %s:%d, in %s: %s" % (short, frame.lineno, frame.name, (frame.line or "")[:100]))
+    own = [frame for frame in frames if frame.filename == file]
+    lines += ["  %s:%d, in %s: %s" % (short, each.lineno, each.name, (each.line or "")[:100]) for each in own[-FRAMES:]]
     return "\n".join(lines)[: 2 * MESSAGE_CHARS]
 
 

@@ -6,8 +6,6 @@ that a traceback in the replica names the lines of the file.
 
 from __future__ import annotations
 
-import __future__
-
 import ast
 import builtins
 import importlib.util
@@ -19,12 +17,12 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from airflow_provider_launch.functions.dag_file import Binding, DagFile, first_line, parsed_file
+from airflow_provider_launch.functions.dag_file import Binding, DagFile, parsed_file
 from airflow_provider_launch.functions.loaded_names import Names, names_in
+from airflow_provider_launch.functions.program import ANNOTATIONS
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 DECORATOR = "@task.launch_python"
-_ANNOTATIONS = __future__.annotations.compiler_flag
 _OF_MODULES = frozenset({"__name__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__debug__"})
 _AIRFLOW = "airflow"
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
@@ -93,7 +91,7 @@ class _Collector:
         self._pieces: dict[tuple[int, str], None] = {}
         self._values: dict[str, str] = {}
         self._meanings: dict[str, object] = {}
-        """What each name stands for, because all pieces share one module."""
+        """The object behind each name, because all pieces share one module."""
         self._later: dict[str, None] = {}
 
     def collect(self) -> FunctionSource:
@@ -137,19 +135,21 @@ class _Collector:
         """Return the code of a piece, as the replica compiles it."""
         header = "if 1:\n" if text[:1] in " \t\f" else ""
         try:
-            return compile(header + text, self._path, "exec", _ANNOTATIONS, dont_inherit=True)
+            return compile(header + text, self._path, "exec", ANNOTATIONS, dont_inherit=True)
         except SyntaxError as error:
             raise _CannotTravelError(f"line {line + (error.lineno or 1) - 1 - bool(header)}: {error.msg}") from None
 
     # ---- names -----------------------------------------------------------------------------------------------
 
-    def _use(self, names: Names, cells: dict[str, CellType]) -> None:
+    def _use(self, names: Names, cells: dict[str, CellType], own: str = "") -> None:
         for name in names.modules:
             self._check_module(name, name)
         for name in names.needed:
-            self._name(name, cells)
+            if name != own:
+                self._name(name, cells)
         for name in names.maybe:
-            self._try_name(name, cells)
+            if name != own:
+                self._try_name(name, cells)
 
     def _try_name(self, name: str, cells: dict[str, CellType]) -> None:
         """Add a name if it can travel; the replica may not need it."""
@@ -250,7 +250,7 @@ class _Collector:
             self._bound(name, definitions[-1], cells)
             return
         kind = "lambda" if getattr(value, "__name__", "") == "<lambda>" else type(value).__name__
-        raise _CannotTravelError(f"{name!r} is no plain value but a {kind}; make it inside of the function")
+        raise _CannotTravelError(f"{name!r} is not a plain value but a {kind}; make it inside of the function")
 
     def _helper(self, name: str, value: FunctionType, found: list[Binding]) -> None:
         if value.__name__ == "<lambda>":
@@ -291,11 +291,11 @@ class _Collector:
                 return
         line, text = self._file.text_of(node)
         self._pieces[line, text] = None
-        names = names_in(self._compiled(line, text))
+        names = self._file.names.get((line, text))
+        if names is None:
+            names = self._file.names[line, text] = names_in(self._compiled(line, text))
         # The piece defines the name itself.
-        names.needed.pop(name, None)
-        names.maybe.pop(name, None)
-        self._use(names, cells)
+        self._use(names, cells, name)
         if isinstance(node, ast.ClassDef) or getattr(node, "decorator_list", None):
             # Libraries read annotations of classes and of decorated functions.
             for each in _annotation_names(node):
@@ -335,11 +335,11 @@ class _Collector:
                 self._check_module(module, name)
                 return f"from {module} import {name}\n"
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        if isinstance(module, str) and module != self._globals.get("__name__") and qualname.isidentifier():
-            if getattr(sys.modules.get(module), qualname, None) is value:
-                self._check_module(module, name)
-                return f"from {module} import {qualname} as {name}\n"
-        return ""
+        is_elsewhere = isinstance(module, str) and module != self._globals.get("__name__") and qualname.isidentifier()
+        if not is_elsewhere or getattr(sys.modules.get(str(module)), qualname, None) is not value:
+            return ""
+        self._check_module(str(module), name)
+        return f"from {module} import {qualname} as {name}\n"
 
     def _check_module(self, module: str, name: str) -> None:
         root = module.partition(".")[0]

@@ -541,7 +541,14 @@ def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool 
             yield value
         return
     for part in parts:
-        yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
+        # Most parts are such; each parse of each DAG file pays for every one.
+        kind = type(part)
+        if not (part is None or kind in _LEAVES or (kind in _CONTAINERS and not part)):
+            yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
+
+
+_LEAVES = frozenset({str, int, float, bool, bytes})
+_CONTAINERS = frozenset({dict, list, tuple})
 
 
 def _final_errors(task_id: str = "") -> contextlib.AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import logging
 import os
@@ -253,7 +253,7 @@ def test_an_impossible_value_ends_the_task_without_retries(deferrable, returned,
     """The app stays, so that its work is not lost."""
 
     def bad(code: str):
-        return eval(code, {"datetime": datetime, "os": os})
+        return eval(code, {"datetime": dt, "os": os})
 
     options = {"deferrable": deferrable, "retries": 3, "on_finish": "delete"}
     api = FakeExecutionApi(retries=3)
@@ -276,6 +276,10 @@ def test_a_large_value_is_packed() -> None:
     assert run(made(epochs, 300), api).error is None
     assert value(api, "epochs") == epochs(300)
     assert len(json.dumps(value(api, "epochs"))) > 9000
+
+
+class WorkerDiedError(BaseException):
+    """The worker was lost."""
 
 
 @in_modes
@@ -313,8 +317,8 @@ def test_what_the_function_logs_and_prints_is_in_the_log() -> None:
 
     def talk():
         logging.getLogger("mine").info("a line")
-        logging.info("another")
-        logging.debug("nothing")
+        logging.info("another")  # noqa: LOG015 - as functions do
+        logging.debug("nothing")  # noqa: LOG015 - the same
 
     ran = run(made(talk), api)
 
@@ -361,7 +365,11 @@ def of_context(ti):
 @pytest.mark.parametrize(
     ("function", "args", "text"),
     [
-        (train, ({"a": [datetime.date(2026, 1, 1)]}, []), r"argument lr\['a'\]\[0\] is a date \(.*; use .isoformat\(\)"),
+        (
+            train,
+            ({"a": [dt.date(2026, 1, 1)]}, []),
+            r"argument lr\['a'\]\[0\] is a date \(.*; use .isoformat\(\)",
+        ),
         (train, (Path("/x"), []), r"argument lr is a PosixPath .*; use str\(\)"),
         (train, (float("inf"), []), "argument lr is a float"),
         (of_context, (), "parameter 'ti' of 'of_context' is a part of Airflow's context that stays on the worker"),

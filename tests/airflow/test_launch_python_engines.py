@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +25,9 @@ from airflow_provider_launch.specs.errors import AppFailedError
 from tests.airflow.guarantees import CONN, Heard, LocalPlace, Place, in_modes, meanwhile, on_places
 from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task, run_to_end
 
-WORDS = "the quick brown fox jumps over the lazy dog".split()
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 MEET_WITHIN_S = 60
+EXAMPLE = Path(__file__).resolve().parents[2] / "example_dags/launch_function.py"
 
 
 @dataclass
@@ -205,7 +208,7 @@ def test_a_lost_worker_costs_neither_the_value_nor_a_second_app(place: Place, de
 @in_modes
 def test_its_finally_runs_when_the_app_is_cancelled(place: Place, deferrable: bool) -> None:
     api = FakeExecutionApi()
-    operator = made(place, cleans_up, options={"deferrable": deferrable, "cfg": {"grace_s": 20}})
+    operator = made(place, cleans_up, options={"deferrable": deferrable})
 
     def cancel() -> None:
         heard.until("[cleans_up/0] begun")
@@ -246,7 +249,9 @@ def test_real_torch_meets(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "slurm")], indirect=True
+    "place",
+    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "slurm")],
+    indirect=True,
 )
 def test_a_workspace_brings_modules_next_to_the_file(place: Place, tmp_path, monkeypatch) -> None:
     (tmp_path / "nearby_module.py").write_text("WORD = 'here'\n")
@@ -260,3 +265,22 @@ def test_a_workspace_brings_modules_next_to_the_file(place: Place, tmp_path, mon
 
     assert ran.error is None, (ran.error, ran.lines)
     assert api.xcoms[place.mark, "return_value"] == "here"
+
+
+@on_places
+def test_the_example_runs_everywhere(place: Place, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAUNCH_LOCAL_DEFAULT", json.dumps(place.connection))
+    dag = runpy.run_path(str(EXAMPLE))["example"]()
+    estimate, report = dag.get_task("estimate"), dag.get_task("report")
+    # As its author would change it for another scheduler.
+    estimate.partial_kwargs |= {"image": image_of(place), "resource": Resource(cpu=1, gpu=0, memMB=64)}
+    estimate.task_id = place.mark
+    found = []
+    for index in range(2):
+        api = FakeExecutionApi()
+        ran, _ = run_to_end(estimate, api, map_index=index)
+        assert ran.error is None, (ran.error, ran.lines)
+        found.append(api.xcoms[place.mark, "return_value", index])
+
+    assert [[one["samples"] for one in each] for each in found] == [[1_000] * 3, [100_000] * 3]
+    assert abs(report.python_callable(found) - 3.1416) < 0.02

@@ -59,7 +59,11 @@ def test_the_fields_are_those_of_a_role() -> None:
 
     assert (app.name, role.name, role.image, role.entrypoint) == ("share", "share", "python:3.12", "/opt/python")
     assert (role.num_replicas, role.resource, role.max_retries) == (4, resource, 2)
-    assert (role.retry_policy, role.port_map, role.metadata) == (RetryPolicy.REPLICA, {"torch": 0, "x": 0}, {"docker": {}})
+    assert (role.retry_policy, role.port_map, role.metadata) == (
+        RetryPolicy.REPLICA,
+        {"torch": 0, "x": 0},
+        {"docker": {}},
+    )
     assert role.env["A"] == "b ${replica_id}"
     assert app_from_dict(app_to_dict(app)) == app
 
@@ -115,7 +119,7 @@ LOOP.append(LOOP)
         (Resource(1, 0, 1), r"use dataclasses.asdict\(\)"),
         (object(), "pass texts, numbers, lists and dicts, or the address of the data"),
         (LOOP, "argument x contains itself"),
-        ("\ud800", "it has half of a surrogate pair"),
+        ("\ud800", "remove the half of a surrogate pair"),
     ],
 )  # fmt: skip
 def test_arguments_that_json_cannot_hold_are_refused(value, text) -> None:

@@ -1,4 +1,4 @@
-"""What travels with a function: its own lines, and what it uses of its file, at the lines of that file."""
+"""The parts of a file that travel with a function: its own lines, and those that it uses, at their lines."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def test_a_file_in_an_archive(tmp_path, monkeypatch) -> None:
 
 
 def test_only_what_it_uses_travels(module_of) -> None:
-    text = "import json, os\nfrom math import pi, e\nA, B = 1, 2\ndef g():\n    return 1\ndef f():\n    return A, pi, os\n"
+    text = (
+        "import json, os\nfrom math import pi, e\nA, B = 1, 2\ndef g():\n    return 1\ndef f():\n    return A, pi, os\n"
+    )
     source = source_of(module_of(text).f)
 
     assert source.values == {"A": "1"}
@@ -231,11 +233,11 @@ REFUSED = {
         "it uses 'pd', which is imported for type checkers only"
     ),
     "import logging\nlog = logging.getLogger()\ndef f():\n    log.info(1)\n": (
-        "'log' is no plain value but a RootLogger; make it inside of the function"
+        "'log' is not a plain value but a RootLogger; make it inside of the function"
     ),
-    "import re\nP = re.compile('x')\ndef f():\n    return P\n": "'P' is no plain value but a Pattern",
-    "from pathlib import Path\nP = [Path('x')]\ndef f():\n    return P\n": "'P' is no plain value but a list",
-    "K = []\nK.append(K)\ndef f():\n    return K\n": "'K' is no plain value but a list",
+    "import re\nP = re.compile('x')\ndef f():\n    return P\n": "'P' is not a plain value but a Pattern",
+    "from pathlib import Path\nP = [Path('x')]\ndef f():\n    return P\n": "'P' is not a plain value but a list",
+    "K = []\nK.append(K)\ndef f():\n    return K\n": "'K' is not a plain value but a list",
     "g = lambda: 1\ndef f():\n    return g()\n": "'g' is a lambda; write it with 'def'",
     "def g():\n    return 1\nh = g\ndef f():\n    return h()\n": "it calls 'g' by another name, 'h'; use one name",
     "import functools\ndef wrap(g):\n    @functools.wraps(g)\n    def inner():\n        return g()\n    return inner\n"
@@ -289,7 +291,9 @@ def test_only_functions_travel(value, kind) -> None:
 
 
 def test_a_method_does_not_travel(module_of) -> None:
-    module = module_of("class K:\n    def m(self):\n        return 1\n    if True:\n        def n(self):\n            pass\n")
+    module = module_of(
+        "class K:\n    def m(self):\n        return 1\n    if True:\n        def n(self):\n            pass\n"
+    )
 
     for function in (module.K.m, module.K.n):
         with pytest.raises(InvalidAppError, match="needs a function made with 'def', not a method"):
@@ -317,7 +321,10 @@ def test_values_that_come_later_count_in_the_end(module_of) -> None:
     """While the file is read, names below the function have no values yet."""
     seen: list[tuple[str, ...]] = []
     text = "def f():\n    return A, g()\nsee(f)\nA = 1\ndef g():\n    return A\n"
-    (module_text, see) = (f"import builtins\nsee = builtins.see_function\n{text}", lambda f: seen.append(source_of(f).later))
+    (module_text, see) = (
+        f"import builtins\nsee = builtins.see_function\n{text}",
+        lambda f: seen.append(source_of(f).later),
+    )
     import builtins
 
     builtins.see_function = see  # type: ignore[attr-defined]
