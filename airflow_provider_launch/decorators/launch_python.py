@@ -99,10 +99,12 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         return super().execute(context)
 
     def _app_now(self) -> AppDef:
+        from airflow_provider_launch._task.secrets import register_in_json
         from airflow_provider_launch.functions.app import with_function
 
         args = [_plain(each) for each in self.op_args]
         kwargs = {**self._named, **{name: _plain(each) for name, each in self.op_kwargs.items()}}
+        register_in_json([args, kwargs])
         return with_function(
             super()._app_now(), self.python_callable, args, kwargs,
             torch=self._torch, gather=self._gather, has_workspace=self.workspace is not None,

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import task
+from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import DeferTask
 
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_launch._task.secrets import hidden_values, places_of
 from airflow_provider_launch.decorators.launch_python import launch_python_task
 from airflow_provider_launch.functions import Replica
 from airflow_provider_launch.specs import AppState, Resource
@@ -338,6 +342,42 @@ def test_the_request_shows_no_arguments(monkeypatch) -> None:
     assert run(made(seen, "in-the-arguments"), api).error is None
     assert "(function and arguments, " in api.rendered["request"]
     assert "in-the-arguments" not in api.rendered["request"]
+
+
+SECRETS = [
+    "hush-hush",
+    'a "quoted" one',
+    "with $1 $$ ${app_id}",
+    "back\\\\slash\\\\n",
+    "first line\nsecond line",
+    "gräßlich",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_secrets_in_arguments_are_masked_by_a_triggerer_too(secret) -> None:
+    """It has not fetched them: it knows only where they stand in the variables of the app."""
+    mask_secret(secret)
+    operator = made(train, 0.1, [{"key": f"Bearer {secret}"}])
+    app = operator._app_now()
+    places = json.loads(json.dumps(places_of(app, {})))
+    reset_secrets_masker()
+
+    assert not any(secret in str(place) for place in places)
+    assert secret in hidden_values(app.roles, {}, places)
+
+
+def test_a_secret_that_the_function_prints_is_masked() -> None:
+    api = FakeExecutionApi()
+    mask_secret("hush-hush")
+
+    def talk(word: str):
+        print(f"it is {word}")
+
+    ran = run(made(talk, "hush-hush", options={"deferrable": True}), api)
+
+    assert ran.logged("[talk/0] it is ***")
+    assert "hush-hush" not in json.dumps(api.rendered)
 
 
 @pytest.mark.parametrize(
