@@ -16,7 +16,6 @@ from airflow.sdk import task
 from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import DeferTask
-
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_launch._task.secrets import hidden_values, places_of
