@@ -156,16 +156,24 @@ def register_in_json(value: Any) -> None:
 
     Otherwise `places_of` would not find them in the variables of an app.
     """
+    texts = [*_texts_of(value)]
+    # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
+    if not hidden_spans("\n".join(texts)):
+        return
+    found = {text[start:end] for text in texts for start, end in hidden_spans(text)}
+    register({*forms_of(found), *(macros.escape(json.dumps(text)[1:-1]) for text in found if _is_maskable(text))})
+
+
+def _texts_of(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        found = {value[start:end] for start, end in hidden_spans(value)}
-        register({*forms_of(found), *(macros.escape(json.dumps(text)[1:-1]) for text in found if _is_maskable(text))})
+        yield value
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            register_in_json(name)
-            register_in_json(each)
+            yield from _texts_of(name)
+            yield from _texts_of(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            register_in_json(each)
+            yield from _texts_of(each)
 
 
 def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:

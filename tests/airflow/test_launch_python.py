@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from airflow.sdk import task
+from airflow.sdk import Variable, task
 from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import DeferTask
@@ -417,6 +417,58 @@ def of_context(ti):
 def test_impossible_arguments_are_refused_when_the_dag_is_read(function, args, text) -> None:
     with pytest.raises(InvalidAppError, match=text):
         made(function, *args)
+
+
+def test_parts_of_airflow_stay_on_the_worker() -> None:
+    with a_dag():
+
+        @task
+        def count() -> int:
+            return 1
+
+        number = count()
+
+        def calls_a_task():
+            return count()
+
+        def uses_an_output():
+            return number
+
+        def uses_airflow():
+            return Variable.get("x")
+
+        def imports_airflow():
+            from airflow.sdk import conf
+
+            return conf
+
+        def calls_itself(n: int):
+            return n and again(n - 1)
+
+        again = launch_python_task(calls_itself, task_id="again")
+        texts = {
+            calls_a_task: "it uses the task 'count'; call that outside, and pass its output as an argument",
+            uses_an_output: "'number' is the output of a task, which stays on the worker; pass what it needs",
+            uses_airflow: "'Variable' is a part of Airflow, which stays on the worker; pass what it needs",
+            imports_airflow: "'airflow.sdk' is a part of Airflow, which stays on the worker; pass what it needs",
+            calls_itself: "it calls 'calls_itself' by another name, 'again'; use one name",
+        }
+        for function, text in texts.items():
+            with pytest.raises(InvalidAppError, match=f"^function '{function.__name__}' .* cannot travel: {text}"):
+                launch_python_task(function)
+
+
+def test_a_task_calls_itself_by_its_own_name() -> None:
+    api = FakeExecutionApi()
+    with a_dag():
+
+        @task.launch_python
+        def halves(n: int, found: list = []) -> list:  # noqa: B006 - a default that JSON can hold
+            return halves(n // 2, [*found, n]) if n else found
+
+        operator = halves(5, []).operator
+    assert run(operator, api).error is None
+    assert value(api, "halves") == [5, 2, 1]
 
 
 def test_the_replica_is_not_an_argument_of_the_task() -> None:
