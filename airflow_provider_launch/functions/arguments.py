@@ -66,7 +66,7 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the parameters; a tenth of the cost of a signature, which counts when a DAG is parsed."""
-    code: CodeType = function.__code__  # type: ignore[attr-defined]  # a function made with `def`
+    code: CodeType = function.__code__
     flags = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags]
 
@@ -77,10 +77,10 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     Raises:
         InvalidAppError: JSON cannot hold one of them.
     """
-    given = function.__defaults__ or ()  # type: ignore[attr-defined]  # the same
-    code: CodeType = function.__code__  # type: ignore[attr-defined]  # the same
+    given = function.__defaults__ or ()
+    code: CodeType = function.__code__
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    found = {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}  # type: ignore[attr-defined]
+    found = {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}
     for name, value in found.items():
         check_json(value, name)
     return found
@@ -121,7 +121,7 @@ def _wrong_parts(value: Any, path: str, later: Callable[[Any], bool]) -> Iterato
         yield value, path, _cure(value)
 
 
-def _scalar_cure(value: bool | str | float | None) -> str:
+def _scalar_cure(value: Any) -> str:
     """Return the cure for a value that JSON cannot hold; empty: it can."""
     if isinstance(value, Enum):
         return "use .value"

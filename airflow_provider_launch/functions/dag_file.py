@@ -53,7 +53,8 @@ class DagFile:
 
 def first_line(node: ast.stmt) -> int:
     """Return the line of its first decorator, or of itself."""
-    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 _PARSED: dict[str, DagFile] = {}
@@ -145,7 +146,7 @@ def _blocks(node: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
         yield from ((case.body, False) for case in node.cases)
     elif isinstance(node, _COMPOUND) or type(node).__name__ == "TryStar":
         is_checked = isinstance(node, ast.If) and is_type_checking(node.test)
-        yield node.body, is_checked
+        yield getattr(node, "body", []), is_checked
         yield getattr(node, "orelse", []), False
         yield getattr(node, "finalbody", []), False
         yield from ((handler.body, False) for handler in getattr(node, "handlers", ()))

@@ -12,6 +12,13 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # The module `typing` would take a tenth of the time of a start.
+    from collections.abc import Iterable, Mapping
+    from types import CodeType
+    from typing import Any
+
 LARGEST_PLAIN, LARGEST_RESULT, LARGEST_FILE = 2048, 65536, 4096
 """Bytes of a result that is written as it is; of one that can be packed; of the file for it."""
 ANNOTATIONS = annotations.compiler_flag
@@ -31,7 +38,7 @@ PORTS = "LAUNCH_PORT_"
 class Replica:
     """This replica; the argument `replica` of a function."""
 
-    def __init__(self, environ=os.environ):
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self.id = int(environ.get("LAUNCH_REPLICA_ID") or 0)
         """Its number, from 0."""
         self.count = int(environ.get("LAUNCH_NUM_REPLICAS") or 1)
@@ -43,17 +50,17 @@ class Replica:
         self._ports = {name: environ[name] for name in environ if name.startswith(PORTS)}
         self._prefix = PORTS + environ.get("LAUNCH_ROLE", "") + "_"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Replica(id=%d, count=%d, attempt=%d)" % (self.id, self.count, self.attempt)
 
     @property
-    def rank0_host(self):
+    def rank0_host(self) -> str:
         """Host of replica 0, as the other replicas reach it."""
         if not self._host:
             raise RuntimeError(APART)
         return self._host
 
-    def port(self, name):
+    def port(self, name: str) -> int:
         """Return a port of `port_map` by its name."""
         text = (self._prefix + name).upper()
         # As `schedulers.environment.port_variable` names it.
@@ -63,7 +70,7 @@ class Replica:
             raise KeyError("port_map has no port %r" % name)
         return int(found)
 
-    def part(self, items):
+    def part(self, items: Iterable[Any]) -> list[Any]:
         """Return the share of this replica in a list: consecutive items, so that all shares together are the list."""
         items = list(items)
         start, end = (len(items) * k // self.count for k in (self.id, self.id + 1))
@@ -77,12 +84,12 @@ class Refused(Exception):
 # ---- the module of the function ----------------------------------------------------------------------------------
 
 
-def fill(namespace, source):
+def fill(namespace: dict[str, Any], source: dict[str, Any]) -> None:
     """Define in a module what the function uses of its file, at the lines of that file."""
     import linecache
 
     file = source["file"]
-    lines = []
+    lines: list[str] = []
     for number, text in source["pieces"]:
         piece = [line + "\n" for line in text.split("\n")]
         lines += ["\n"] * (number - 1 + len(piece) - len(lines))
@@ -96,7 +103,7 @@ def fill(namespace, source):
         exec(compiled(file, number, text, source["line"]), namespace)
 
 
-def compiled(file, number, text, line):
+def compiled(file: str, number: int, text: str, line: int) -> CodeType:
     """Return the code of a piece of the file; the function itself, at `line`, loses its defaults and decorators.
 
     Its defaults may need names that are not here, and are set later.
@@ -105,7 +112,8 @@ def compiled(file, number, text, line):
     is_indented = text[:1] in (" ", "\t", "\f")
     text = "\n" * (number - 1 - is_indented) + "if 1:\n" * is_indented + text
     if number != line:
-        return compile(text, file, "exec", ANNOTATIONS, True)
+        code: CodeType = compile(text, file, "exec", ANNOTATIONS, True)
+        return code
     import ast
 
     tree = compile(text, file, "exec", ANNOTATIONS | ast.PyCF_ONLY_AST, True)
@@ -114,10 +122,11 @@ def compiled(file, number, text, line):
     arguments = made.args
     for values in (arguments.defaults, arguments.kw_defaults):
         values[:] = [value and ast.copy_location(ast.Constant(None), value) for value in values]
-    return compile(tree, file, "exec", ANNOTATIONS, True)
+    changed: CodeType = compile(tree, file, "exec", ANNOTATIONS, True)
+    return changed
 
 
-def with_defaults(function, defaults):
+def with_defaults(function: Any, defaults: dict[str, Any]) -> Any:
     """Set the defaults of the function, which count when it calls itself."""
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
@@ -129,7 +138,7 @@ def with_defaults(function, defaults):
     return function
 
 
-def made_folder():
+def made_folder() -> str | None:
     """Return a new folder for the modules; None: nothing can be written here."""
     beside = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE") or "")
     for parent in (beside, os.environ.get("TMPDIR"), "/tmp", os.getcwd()):
@@ -144,7 +153,7 @@ def made_folder():
     return None
 
 
-def imported(program, text):
+def imported(program: str, text: str) -> Any:
     """Return the module with the function, and the folder with its files."""
     folder = made_folder()
     if folder is None:
@@ -169,7 +178,7 @@ def imported(program, text):
     return sys.modules[MODULE]
 
 
-def remove(folder, owner):
+def remove(folder: str, owner: int) -> None:
     if os.getpid() != owner:
         return
     for parent, folders, files in os.walk(folder, topdown=False):
@@ -183,7 +192,7 @@ def remove(folder, owner):
 # ---- result and error --------------------------------------------------------------------------------------------
 
 
-def plain(value, path):
+def plain(value: Any, path: str) -> Any:
     """Return the value as JSON holds it.
 
     Raises:
@@ -208,7 +217,7 @@ def plain(value, path):
     raise Refused("%s is a %s (%s)" % (path, type(value).__name__, repr(value)[:60]))
 
 
-def document(value, name):
+def document(value: Any, name: str) -> dict[str, Any]:
     """Return the document for a value that the function returned: it holds the value, packed if that is large."""
     try:
         text = json.dumps(plain(value, "value"), separators=(",", ":"))
@@ -230,7 +239,7 @@ def document(value, name):
     return {"refused": "%s() returned %s; store it, and return its address" % (name, cause)}
 
 
-def write_result(path, found):
+def write_result(path: str | None, found: dict[str, Any]) -> None:
     """Write the document of the function, in addition to what a tracker wrote of this run."""
     if not path:
         return
@@ -248,7 +257,7 @@ def write_result(path, found):
         file.write(text)
 
 
-def message_of(error, frames, file):
+def message_of(error: Exception, frames: Iterable[Any], file: str) -> str:
     """Return the error with the lines of the DAG file that led to it, the last one at the end."""
     short = os.path.basename(file)
     text = str(error)
@@ -263,7 +272,7 @@ def message_of(error, frames, file):
     return "\n".join(lines)[: 2 * MESSAGE_CHARS]
 
 
-def report(error, file):
+def report(error: Exception, file: str) -> None:
     """Print the traceback from the first line of the DAG file on, and write the error file."""
     import traceback
 
@@ -275,7 +284,7 @@ def report(error, file):
     write_error(message_of(error, traceback.extract_tb(start), file))
 
 
-def write_error(message):
+def write_error(message: str) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -290,13 +299,13 @@ def write_error(message):
 # ---- run ---------------------------------------------------------------------------------------------------------
 
 
-def end_on_sigterm():
+def end_on_sigterm() -> None:
     """End the function by an exception, so that its `finally` runs; a second signal does not interrupt that."""
     import signal
 
     owner, count = os.getpid(), [0]
 
-    def end(number, _frame):
+    def end(number: int, _frame: object) -> None:
         if os.getpid() != owner:
             # A process that the function has forked.
             signal.signal(number, signal.SIG_DFL)
@@ -309,7 +318,7 @@ def end_on_sigterm():
     signal.signal(signal.SIGTERM, end)
 
 
-def show_logging():
+def show_logging() -> None:
     """Show what the function logs: from INFO on, in stdout, because lines of stderr look like warnings."""
     import logging
 
@@ -318,7 +327,7 @@ def show_logging():
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def set_variables(variables):
+def set_variables(variables: dict[str, str]) -> None:
     """Give variables of this replica further names, such as those of torch."""
     for name, known in variables.items():
         if name not in os.environ:
@@ -327,7 +336,7 @@ def set_variables(variables):
             os.environ[name] = os.environ[known]
 
 
-def call(program, text, sent):
+def call(program: str, text: str, sent: dict[str, Any]) -> Any:
     """Import the function and call it; return its value."""
     set_variables(sent["variables"])
     module = imported(program, text)
@@ -347,7 +356,7 @@ def call(program, text, sent):
     return value
 
 
-def main(program, text, arguments, result_path):
+def main(program: str, text: str, arguments: str, result_path: str | None) -> None:
     """Run the function, and end the process with its exit code."""
     end_on_sigterm()
     show_logging()

@@ -135,9 +135,10 @@ class _Collector:
         """Return the code of a piece, as the replica compiles it."""
         header = "if 1:\n" if text[:1] in " \t\f" else ""
         try:
-            return compile(header + text, self._path, "exec", ANNOTATIONS, dont_inherit=True)
+            code: CodeType = compile(header + text, self._path, "exec", ANNOTATIONS, dont_inherit=True)
         except SyntaxError as error:
             raise _CannotTravelError(f"line {line + (error.lineno or 1) - 1 - bool(header)}: {error.msg}") from None
+        return code
 
     # ---- names -----------------------------------------------------------------------------------------------
 
@@ -334,12 +335,12 @@ class _Collector:
             if getattr(sys.modules.get(module), name, None) is value:
                 self._check_module(module, name)
                 return f"from {module} import {name}\n"
-        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        is_elsewhere = isinstance(module, str) and module != self._globals.get("__name__") and qualname.isidentifier()
-        if not is_elsewhere or getattr(sys.modules.get(str(module)), qualname, None) is not value:
+        owner, qualname = str(getattr(value, "__module__", "")), str(getattr(value, "__qualname__", ""))
+        is_elsewhere = owner != self._globals.get("__name__") and qualname.isidentifier()
+        if not is_elsewhere or getattr(sys.modules.get(owner), qualname, None) is not value:
             return ""
-        self._check_module(str(module), name)
-        return f"from {module} import {qualname} as {name}\n"
+        self._check_module(owner, name)
+        return f"from {owner} import {qualname} as {name}\n"
 
     def _check_module(self, module: str, name: str) -> None:
         root = module.partition(".")[0]
