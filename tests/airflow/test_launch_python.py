@@ -366,19 +366,6 @@ def test_secrets_in_arguments_are_masked_by_a_triggerer_too(secret) -> None:
     assert secret in hidden_values(app.roles, {}, places)
 
 
-def test_a_secret_that_the_function_prints_is_masked() -> None:
-    api = FakeExecutionApi()
-    mask_secret("hush-hush")
-
-    def talk(word: str):
-        print(f"it is {word}")
-
-    ran = run(made(talk, "hush-hush", options={"deferrable": True}), api)
-
-    assert ran.logged("[talk/0] it is ***")
-    assert "hush-hush" not in json.dumps(api.rendered)
-
-
 @pytest.mark.parametrize(
     ("function", "options", "text"),
     [

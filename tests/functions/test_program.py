@@ -50,7 +50,7 @@ class Ran:
         )
 
     def end(self) -> Ran:
-        self.out, self.err = self.process.communicate(timeout=60)
+        self.out, self.err = self.process.communicate(timeout=150)
         self.code = self.process.returncode
         return self
 
