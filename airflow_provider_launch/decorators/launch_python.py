@@ -202,7 +202,7 @@ def launch_python_task(
 
     Args:
         python_callable: the function, for `@task.launch_python` without brackets.
-        multiple_outputs: as for `@task`: True pushes each key of a returned dict. None: as the annotation says.
+        multiple_outputs: as for `@task`: True pushes each key of a returned dict. None: by the annotation.
         kwargs: `image`, `num_replicas`, `resource`, `env`, `max_retries`, `retry_policy`, `port_map`, `mounts` and
             `metadata` as in `Role`; `python`, the interpreter in the image (None: `python3`, on local processes that of
             the worker); `torch=True` sets the variables of `torch.distributed`; `gather=True` returns a list of the

@@ -16,7 +16,7 @@ _SIMPLE = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, ast.
 
 
 @dataclass(frozen=True)
-class Binding:
+class BoundName:
     """A statement that gives a name its value."""
 
     node: ast.stmt
@@ -33,7 +33,7 @@ class DagFile:
     """The definitions of a file. Names are those of the module; functions and classes also those inside of others."""
 
     lines: list[str]
-    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    bindings: dict[str, list[BoundName]] = field(default_factory=dict)
     stars: list[ast.ImportFrom] = field(default_factory=list)
     """Imports of all names of a module."""
     functions: dict[tuple[int, str], ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
@@ -105,18 +105,18 @@ class _Reader:
                     name = alias.asname or (
                         alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name
                     )
-                    self._bind(name, Binding(node, alias, whole, checkers))
+                    self._bind(name, BoundName(node, alias, whole, checkers))
         elif isinstance(node, Definition):
-            self._bind(node.name, Binding(node, None, whole, checkers))
+            self._bind(node.name, BoundName(node, None, whole, checkers))
             self._definition(node, "")
         else:
             for name in _assigned(node):
-                self._bind(name, Binding(node, None, whole, checkers))
+                self._bind(name, BoundName(node, None, whole, checkers))
             for block, is_checked in _blocks(node):
                 for each in block:
                     self._module_statement(each, whole=whole, checkers=checkers or is_checked)
 
-    def _bind(self, name: str, binding: Binding) -> None:
+    def _bind(self, name: str, binding: BoundName) -> None:
         self._file.bindings.setdefault(name, []).append(binding)
 
     def _definition(self, node: Definition, prefix: str, *, is_in_class: bool = False) -> None:

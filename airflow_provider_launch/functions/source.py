@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from airflow_provider_launch.functions.dag_file import Binding, DagFile, parsed_file
+from airflow_provider_launch.functions.dag_file import BoundName, DagFile, parsed_file
 from airflow_provider_launch.functions.loaded_names import Names, names_in
 from airflow_provider_launch.functions.program import ANNOTATIONS
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -199,7 +199,7 @@ class _Collector:
             raise _CannotTravelError(f"{name!r} has no value yet; move its definition up")
         self._later[name] = None
 
-    def _unread(self, name: str, bindings: list[Binding]) -> None:
+    def _unread(self, name: str, bindings: list[BoundName]) -> None:
         """Add a name that the file defines further down, or only for type checkers."""
         binding = next((each for each in reversed(bindings) if not each.is_for_checkers), None)
         if binding is None:
@@ -211,7 +211,7 @@ class _Collector:
 
     # ---- values ----------------------------------------------------------------------------------------------
 
-    def _value(self, name: str, value: Any, bindings: list[Binding] | None) -> None:
+    def _value(self, name: str, value: Any, bindings: list[BoundName] | None) -> None:
         """Add what a name stands for.
 
         Args:
@@ -242,7 +242,7 @@ class _Collector:
         else:
             self._object(name, value, found)
 
-    def _object(self, name: str, value: Any, found: list[Binding]) -> None:
+    def _object(self, name: str, value: Any, found: list[BoundName]) -> None:
         """Add an object that a definition made, such as a function with a decorator, or refuse it."""
         definitions = [each for each in found if isinstance(each.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         if definitions and len(definitions) == len(found):
@@ -253,7 +253,7 @@ class _Collector:
         kind = "lambda" if getattr(value, "__name__", "") == "<lambda>" else type(value).__name__
         raise _CannotTravelError(f"{name!r} is not a plain value but a {kind}; make it inside of the function")
 
-    def _helper(self, name: str, value: FunctionType, found: list[Binding]) -> None:
+    def _helper(self, name: str, value: FunctionType, found: list[BoundName]) -> None:
         if value.__name__ == "<lambda>":
             raise _CannotTravelError(f"{name!r} is a lambda; write it with 'def'")
         node = self._node_of(value)
@@ -264,7 +264,7 @@ class _Collector:
         if node.name != name:
             raise _CannotTravelError(f"it calls {node.name!r} by another name, {name!r}; use one name")
         whole = next((each.whole for each in found if each.node is node), None)
-        self._bound(name, Binding(node, None, whole), _cells(value))
+        self._bound(name, BoundName(node, None, whole), _cells(value))
 
     def _class(self, name: str, value: type) -> None:
         node = self._file.classes.get(value.__qualname__)
@@ -280,9 +280,9 @@ class _Collector:
         cells.pop("__class__", None)
         found = self._file.bindings.get(name, [])
         whole = next((each.whole for each in found if each.node is node), None)
-        self._bound(name, Binding(node, None, whole), cells)
+        self._bound(name, BoundName(node, None, whole), cells)
 
-    def _bound(self, name: str, binding: Binding, cells: dict[str, CellType]) -> None:
+    def _bound(self, name: str, binding: BoundName, cells: dict[str, CellType]) -> None:
         """Add the statement that defines a name, and what that uses."""
         node = binding.whole or binding.node
         if binding.alias is not None:
@@ -305,7 +305,7 @@ class _Collector:
 
     # ---- modules ---------------------------------------------------------------------------------------------
 
-    def _import_text(self, binding: Binding) -> str:
+    def _import_text(self, binding: BoundName) -> str:
         node, alias = binding.node, binding.alias
         assert alias is not None
         renamed = f" as {alias.asname}" if alias.asname else ""
@@ -322,7 +322,7 @@ class _Collector:
         except (ImportError, ValueError) as error:
             raise _CannotTravelError(f"line {node.lineno} imports by a relative name: {error}") from None
 
-    def _check_import(self, name: str, binding: Binding) -> None:
+    def _check_import(self, name: str, binding: BoundName) -> None:
         node = binding.node
         assert binding.alias is not None
         module = self._module_of(node) if isinstance(node, ast.ImportFrom) else binding.alias.name
