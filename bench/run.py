@@ -24,6 +24,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "Imports": ["imports"],
     "Pipelines": ["pipelines"],
+    "Functions": ["functions"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_requests", "docker_workspace"],
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_requests"],

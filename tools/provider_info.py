@@ -25,7 +25,10 @@ def provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers.launch"),
         "hooks": _modules("hooks.launch", *(f"hooks.{name}" for name in BACKENDS)),
         # Airflow reads `class-name`; its schema and documentation use `path`.
-        "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
+        "task-decorators": [
+            {"name": name, "class-name": f"{_PACKAGE}.decorators.{path}", "path": f"{_PACKAGE}.decorators.{path}"}
+            for name, path in _DECORATORS.items()
+        ],
         "extra-links": [
             *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
             f"{_PACKAGE}.pipelines.links.AttemptsLink",
@@ -43,7 +46,7 @@ _LINKS = (
     "RequestLink",
     "LauncherLink",
 )
-_DECORATOR = f"{_PACKAGE}.decorators.launch.launch_task"
+_DECORATORS = {"launch": "launch.launch_task", "launch_python": "launch_python.launch_python_task"}
 _DOCS = "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs"
 
 

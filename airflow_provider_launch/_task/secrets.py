@@ -6,6 +6,7 @@ into an app. The worker passes the locations of these values, and the log writer
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -133,11 +134,46 @@ def _is_maskable(text: str) -> bool:
 def _forms(value: str) -> Iterator[str]:
     """Yield the forms in which a program or a message may print the value."""
     printed = {value, _VALUES.substitute(value)}
+    # A value that was found in JSON, such as an argument of a function.
+    printed |= {_unescaped(text) for text in printed}
     printed |= {line.strip() for text in printed for line in _LINE_END.split(text)}
     yield from printed
     for text in printed:
         # As written by `repr` and JSON.
         yield from {repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+
+
+def _unescaped(text: str) -> str:
+    """Return the text that JSON writes like this; the same text if it is not a part of JSON."""
+    if "\\" in text:
+        with contextlib.suppress(ValueError):
+            return str(json.loads(f'"{text}"'))
+    return text
+
+
+def register_in_json(value: Any) -> None:
+    """Mask the secrets in plain data that travels as JSON also as JSON and the launcher write them.
+
+    Otherwise `places_of` would not find them in the variables of an app.
+    """
+    texts = [*_texts_of(value)]
+    # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
+    if not hidden_spans("\n".join(texts)):
+        return
+    found = {text[start:end] for text in texts for start, end in hidden_spans(text)}
+    register({*forms_of(found), *(macros.escape(json.dumps(text)[1:-1]) for text in found if _is_maskable(text))})
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _texts_of(name)
+            yield from _texts_of(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts_of(each)
 
 
 def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:

@@ -171,13 +171,17 @@ class TaskRun(ABC):
         tails: Mapping[str, Sequence[str]],
         roles: Sequence[Role] = (),
     ) -> AppFailedError:
-        """Return the error of an app that did not succeed, and push the XCom of the task."""
-        if self._task.do_xcom_push:
-            # As after a success, for later tasks that run even after a failure.
-            with contextlib.suppress(Exception):
-                from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+        """Return the error of an app that did not succeed, and push XCom `app`."""
+        # For later tasks that run even after a failure.
+        with contextlib.suppress(Exception):
+            from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
 
-                # Unlike logs, XComs are not masked by Airflow.
-                error = str(redact(error_line(response, tails)))
-                self._ti.xcom_push("return_value", as_xcom(handle, response, roles=roles, error=error))
+            # Unlike logs, XComs are not masked by Airflow.
+            error = str(redact(error_line(response, tails)))
+            self._push_app(as_xcom(handle, response, roles=roles, error=error))
         return failure(handle, response, tails)
+
+    def _push_app(self, outcome: Mapping[str, Any]) -> None:
+        """Push XCom `app`: the outcome without the result, which has the same form after a success and a failure."""
+        if self._task.do_xcom_push:
+            self._ti.xcom_push("app", {name: value for name, value in outcome.items() if name != "result"})

@@ -103,17 +103,21 @@ class OperatorRun(TaskRun):
         check_streams(self._scheduler, op.streams)
         check_all_results(self._scheduler, op.results)
         check_log_roles(app, op.log_roles)
+        app = op._app_for(app, self._hook.options.backend)  # noqa: SLF001 - for operators built on this one
         app = launch_app(app, op, self._ti, self._hook, sources)
         self._roles = app.roles
         handle = attempt.acquire(app, cfg)
         if op.do_xcom_push:
             self._ti.xcom_push("handle", clean_text(handle))
         if attempt.value is not None:
+            self._push_app(attempt.value)
             return attempt.value
         self._killer.check()
         places = self._mask_secrets(app, cfg)
         if not op.wait:
-            return as_xcom(handle, self._wait_for_start(handle), roles=app.roles)
+            value = as_xcom(handle, self._wait_for_start(handle), roles=app.roles)
+            self._push_app(value)
+            return value
         progress = self._progress()
         if op.deferrable and (attempt.adopted is None or not is_terminal(attempt.adopted.state)):
             has_ended, progress = self._follow_first(handle)
@@ -261,9 +265,13 @@ class OperatorRun(TaskRun):
         metrics.count("apps_ended", backend=self._hook.options.backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._attempt.has_succeeded = True
+            # Before the result, which may be wrong.
+            self._push_app(as_xcom(handle, response, roles=self._roles))
             if not self._results:
                 self._results.append(self._retry(result_of, self._scheduler, self._attempt.app_id, op.results))
-            return as_xcom(handle, response, self._results[0], roles=self._roles)
+            value = as_xcom(handle, response, self._results[0], roles=self._roles)
+            _ = op._value_of(value)  # noqa: SLF001 - an app whose value cannot be used is not removed
+            return value
         error = self._failure(handle, response, tails, self._roles)
         replica = first_failed(response, tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):

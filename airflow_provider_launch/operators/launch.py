@@ -48,8 +48,9 @@ __all__ = ["LaunchAppOperator"]
 class LaunchAppOperator(BaseOperator):
     """Launches an app, follows it, and succeeds only if the app has succeeded.
 
-    The task log shows states and lines of all replicas. XCom `handle` exists from the launch on;
-    `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`.
+    The task log shows states and lines of all replicas. XCom `handle` exists from the launch on; after a success
+    `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`. XCom `app` is the same without
+    the result, after a success and after a failure.
 
     A retry continues with the app of the last try if it is still running, and launches a new one if it failed.
     A cleared task ends the old app and launches a new one. A task that is killed or times out cancels its app.
@@ -281,7 +282,7 @@ class LaunchAppOperator(BaseOperator):
 
     # ---- run -------------------------------------------------------------------------------------------------
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> Any:
         """Launch or adopt the app, follow it, and return the XCom value.
 
         Raises:
@@ -292,7 +293,7 @@ class LaunchAppOperator(BaseOperator):
         """
         with _final_errors():
             app = self._rendered_app()
-            return self._started(context).run(app, self._sources(context))
+            return self._value_of(self._started(context).run(app, self._sources(context)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
@@ -303,7 +304,7 @@ class LaunchAppOperator(BaseOperator):
             return self.resume(context, event)
         return super().resume_execution(next_method, next_kwargs, context)
 
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
         Without an event this is `execute`, because the task was cleared while it was deferred.
@@ -316,7 +317,7 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Do not build the app of the DAG again, because the launched app counts.
-            return self._started(context).resume(event)
+            return self._value_of(self._started(context).resume(event))
 
     def _started(self, context: Context) -> OperatorRun:
         """Return a run whose app `on_kill` cancels."""
@@ -343,6 +344,20 @@ class LaunchAppOperator(BaseOperator):
         self._killed = True
         if self._killer is not None:
             self._killer.fire()
+
+    def _app_for(self, app: AppDef, backend: str) -> AppDef:  # noqa: ARG002 - for operators built on this one
+        """Return the app for a scheduler of this kind."""
+        return app
+
+    def _value_of(self, outcome: Mapping[str, Any]) -> Any:
+        """Return the value of the task for the outcome of a success; for operators built on this one.
+
+        Called before the app is removed, and again for the return value.
+
+        Raises:
+            InvalidAppError: the outcome has no such value.
+        """
+        return outcome
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
         """Handle the last status of the app; for operators built on this one."""
@@ -558,7 +573,14 @@ def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool 
             yield value
         return
     for part in parts:
-        yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
+        # Most parts are such; each parse of each DAG file pays for every one.
+        kind = type(part)
+        if not (part is None or kind in _LEAVES or (kind in _CONTAINERS and not part)):
+            yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
+
+
+_LEAVES = frozenset({str, int, float, bool, bytes})
+_CONTAINERS = frozenset({dict, list, tuple})
 
 
 def _final_errors(task_id: str = "") -> contextlib.AbstractContextManager[None]:

@@ -150,7 +150,8 @@ class StepOperator(LaunchAppOperator):
         return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event))
 
     def _launched(self, context: Context) -> dict[str, Any]:
-        return super().execute(context)
+        outcome: dict[str, Any] = super().execute(context)
+        return outcome
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
         if self._attempt is not None:

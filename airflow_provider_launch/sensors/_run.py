@@ -234,7 +234,9 @@ class SensorRun(TaskRun):
     def _outcome(self, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if response.state == AppState.SUCCEEDED:
             result = self._retry(result_of, self._scheduler, self._app_id, self._sensor.results)
-            return as_xcom(self._handle, response, result)
+            value = as_xcom(self._handle, response, result)
+            self._push_app(value)
+            return value
         error = self._failure(self._handle, response, tails)
         # No retries, because another try would find the same end. With `soft_fail` Airflow turns this into a skip.
         raise AirflowFailException(str(error)) from error

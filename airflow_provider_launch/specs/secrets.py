@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "***"
+FUNCTION_VARIABLES = "LAUNCH_FUNCTION_"
+"""Prefix of the variables with a function and its arguments, which a request shows by their size only."""
 
 # Whole words of a name, or parts of one, as in `DB_PASSWORD`, `dbPassword` and `db-password`.
 _PARTS = (
@@ -34,6 +36,8 @@ _VALUE = re.compile(
     re.IGNORECASE,
 )
 """A name with its value inside a text: shell, connection string, JSON, header."""
+_LARGEST_NUMBER = 3
+"""Characters of the number of parts of a function."""
 _REFERENCE = re.compile(r"\$\w+|\$\{\w+\}")
 """A shell variable or a macro: its value is masked where it is set."""
 _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
@@ -65,8 +69,17 @@ def hidden_in_text(text: str) -> list[str]:
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of `env` with `***` for values of secret-looking names, and for secrets inside other values."""
-    return {name: MASK if value and is_secret_name(name) else masked_text(value) for name, value in env.items()}
+    """Return a copy of `env` with `***` for values of secret-looking names, and for secrets inside other values.
+
+    Of a function and its arguments only the size is shown: they may have a megabyte.
+    """
+    return {name: _masked_variable(name, value) for name, value in env.items()}
+
+
+def _masked_variable(name: str, value: str) -> str:
+    if name.startswith(FUNCTION_VARIABLES):
+        return f"(function and arguments, {len(value)} characters)" if len(value) > _LARGEST_NUMBER else value
+    return MASK if value and is_secret_name(name) else masked_text(value)
 
 
 def hidden_in_env(env: Mapping[str, str]) -> list[str]:

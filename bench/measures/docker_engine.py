@@ -30,6 +30,15 @@ def use(what: str) -> None:
     os.environ.update(DOCKER_HOST=HOST, BENCH_IMAGE=IMAGE)
 
 
+def use_python() -> None:
+    """Give the processes of the tasks the image with Python."""
+    from docker import DockerClient
+    from tests.engines.docker import images
+
+    with contextlib.closing(DockerClient(HOST)) as client:
+        os.environ["BENCH_IMAGE"] = images.python(client)
+
+
 def remove(*labels: str) -> None:
     """Remove all containers that have one of the labels."""
     # Imported here, because imports of a task are part of the measure.

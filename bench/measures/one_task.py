@@ -1,8 +1,8 @@
 """Runs one task in a separate process, like a worker: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
 
-Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in a separate environment) on
-Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process; `slurm` (ours) on
-Slurm.
+Sides: `ours` and `peer` on Docker, and there `function` (a Python function) and `program` (`python3 -c`); `job` (ours)
+and `pod` (KubernetesPodOperator, in a separate environment) on Kubernetes, also as `job-deferrable` and
+`pod-deferrable`: then the trigger runs in this process; `slurm` (ours) on Slurm.
 
 Before the clock starts the process has what each task process has: Airflow's SDK and task runner. Other
 imports of the operator happen in the first round.
@@ -56,6 +56,25 @@ def peer(task_id: str, script: str) -> Any:
         mount_tmp_dir=False,
         labels={docker_engine.LABEL: str(os.getpid())},
     )
+
+
+def program(task_id: str, script: str) -> Any:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef, Role
+
+    role = Role("r", docker_engine.IMAGE, entrypoint="python3", args=["-c", script])
+    return LaunchAppOperator(task_id=task_id, app=AppDef("bench", [role]), launch_conn_id="bench")
+
+
+def nothing(value: str) -> str:
+    return value
+
+
+def function(task_id: str, script: str) -> Any:
+    from airflow_provider_launch.decorators.launch_python import launch_python_task
+
+    decorated = launch_python_task(nothing, task_id=task_id, image=docker_engine.IMAGE, launch_conn_id="bench")
+    return decorated(script).operator
 
 
 def job(task_id: str, script: str, **how: Any) -> Any:
@@ -138,7 +157,8 @@ def removed_afterwards(apps: list[str]) -> Iterator[None]:
 def main() -> None:
     side, rounds, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     name, _, deferrable = side.partition("-")
-    make: Any = {"ours": ours, "peer": peer, "job": job, "pod": pod, "slurm": slurm}[name]
+    sides = {"ours": ours, "peer": peer, "job": job, "pod": pod, "slurm": slurm}
+    make: Any = {**sides, "function": function, "program": program}[name]
     if deferrable:
         # The triggerer has it when a trigger comes.
         from airflow.jobs.triggerer_job_runner import TriggerRunner  # noqa: F401
@@ -157,7 +177,7 @@ def main() -> None:
         pass  # imports time tables
     path = Path(os.environ["BENCH_HOME"], f"{os.getpid()}.log")
     apps: list[str] = []
-    on_docker = name in {"ours", "peer"}
+    on_docker = name in {"ours", "peer", "function", "program"}
     with path.open("wb") as sink, removed_afterwards(apps) if on_docker else contextlib.nullcontext():
         configure_logging(json_output=True, output=sink, sending_to_supervisor=True)
         for number in range(rounds):

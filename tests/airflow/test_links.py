@@ -220,8 +220,8 @@ def test_a_task_writes_each_xcom_once_and_leaves_no_cursor(deferrable: bool) -> 
         path.rpartition("/")[2] for method, path in api.calls if (method, "/xcoms/" in path) == ("POST", True)
     )
     cursor = {"launch_cursor_1": 1} if deferrable else {}
-    assert written == {"handle": 1, REQUEST: 1, "return_value": 1, **cursor}
-    assert {key for _, key in api.xcoms} == {"handle", REQUEST, "return_value"}
+    assert written == {"handle": 1, REQUEST: 1, "app": 1, "return_value": 1, **cursor}
+    assert {key for _, key in api.xcoms} == {"handle", REQUEST, "app", "return_value"}
 
 
 @pytest.mark.parametrize(("script", "lasts"), [("true", True), ("exit 1", False)])

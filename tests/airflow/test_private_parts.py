@@ -92,8 +92,11 @@ def test_no_other_module_asks_for_a_version():
 
 def test_airflow_has_the_parts_that_are_used():
     from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
+    from airflow.sdk import task
     from airflow.sdk.execution_time import task_runner
 
+    # How a function that uses a task is recognized.
+    assert task(lambda: None, task_id="t")._airflow_is_task_decorator
     assert callable(task_runner._serialize_rendered_fields)
     assert callable(task_runner.RuntimeTaskInstance.get_task_states)
     assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)

@@ -53,7 +53,7 @@ def response_from(
                 newest.get((role.slug, k)),
                 assessment.state,
                 has_leader=plan.leader or role.policy.is_service,
-            )  # fmt: skip
+            )
             for k in range(role.num_replicas)
         ]
     msg = assessment.msg

@@ -1,0 +1,184 @@
+"""Builds the app that runs a function: its source and arguments travel in variables, and a program runs them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.functions.arguments import bound, defaults_of
+from airflow_provider_launch.functions.source import FunctionSource, source_of
+from airflow_provider_launch.functions.torch_names import TORCH_DEFAULTS, torch_variables
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.roles import AppDef, Mount, RetryPolicy, Role
+from airflow_provider_launch.specs.secrets import FUNCTION_VARIABLES
+from airflow_provider_launch.specs.workspaces import Workspace
+
+LARGEST_BYTES = 1_000_000
+"""Limit for the source and the arguments of a function. Kubernetes stores 1.5 MB, and Linux passes 2 MB."""
+_PART_CHARS = 120_000
+"""Linux passes 131 071 bytes in one variable."""
+_TORCH_PORT = "torch"
+# It also runs with Python 2, to name the reason. It contains `LAUNCH_RESULT_PATH`, because a scheduler that cannot
+# return a result refuses programs with this name.
+_COMMAND = (
+    "import os,sys;sys.version_info>=(3,8) or sys.exit('a function needs Python 3.8 or newer in the image, "
+    "and this is '+sys.version.split()[0]);import base64,zlib;E=os.environ;N='@NAME@';"
+    "P,A=''.join(E.pop(N+str(i)) for i in range(int(E.pop(N+'PARTS')))).split(' ',1);"
+    "P,S=zlib.decompress(base64.b64decode(P)).decode().split('\\0');"
+    "exec(compile(P,'<launch_function>','exec'),"
+    "{'__name__':'<launch_function>','TEXTS':(P,S,A,E.get('LAUNCH_RESULT_PATH'))})"
+).replace("@NAME@", FUNCTION_VARIABLES)
+
+
+def function_app(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    torch: bool = False,
+    gather: bool = False,
+    **fields: Any,
+) -> AppDef:
+    """Return an app with one role, whose replicas run the function.
+
+    The function's source travels with what it uses of its file: imports, functions, classes and plain values. The image
+    needs Python 3.8 or newer, and the modules that the function imports. `value_of` reads the result of the app.
+
+    Args:
+        function: made with `def` or `async def`.
+        args: its arguments by position, as JSON can hold them.
+        kwargs: its arguments by name. A parameter `replica` gets the `Replica` in which the function runs.
+        torch: whether to set the variables of `torch.distributed`, with a port of their own.
+        gather: whether the result is a list of what all replicas have returned; otherwise that of replica 0 counts.
+        fields: those of `role_app`.
+
+    Raises:
+        InvalidAppError: the function or an argument cannot travel.
+    """
+    app = role_app(getattr(function, "__name__", "function"), torch=torch, **fields)
+    return with_function(app, function, args, kwargs or {}, torch=torch, gather=gather)
+
+
+def role_app(
+    name: str,
+    *,
+    image: str = "",
+    python: str = "python3",
+    num_replicas: int = 1,
+    resource: Resource | None = None,
+    env: Mapping[str, str] | None = None,
+    max_retries: int = 0,
+    retry_policy: RetryPolicy = RetryPolicy.APPLICATION,
+    port_map: Mapping[str, int] | None = None,
+    mounts: Sequence[Mount] = (),
+    metadata: Mapping[str, Any] | None = None,
+    workspace: Workspace | None = None,
+    torch: bool = False,
+) -> AppDef:
+    """Return the app of a function, still without the function.
+
+    Args:
+        name: of the function.
+        image: of the replicas; this and the following arguments are those of `Role`.
+        python: the interpreter in the image.
+        num_replicas: number of replicas.
+        resource: the resources of a replica.
+        env: variables of each replica.
+        max_retries: retries of the app.
+        retry_policy: the replicas to restart.
+        port_map: ports by name.
+        mounts: of each replica.
+        metadata: by scheduler or tool.
+        workspace: local directories; modules next to the file of the function may then be imported.
+        torch: whether `torch.distributed` needs a port and its variables.
+    """
+    role = Role(
+        name=name,
+        image=image,
+        entrypoint=python,
+        args=["-c", _COMMAND],
+        env={**(TORCH_DEFAULTS if torch else {}), **(env or {})},
+        num_replicas=num_replicas,
+        max_retries=max_retries,
+        retry_policy=retry_policy,
+        port_map={**({_TORCH_PORT: 0} if torch else {}), **(port_map or {})},
+        mounts=[*mounts],
+        metadata={**(metadata or {})},
+        workspace=workspace,
+    )
+    if resource is not None:
+        role.resource = resource
+    return AppDef(name, [role])
+
+
+def with_function(
+    app: AppDef,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    torch: bool = False,
+    gather: bool = False,
+    has_workspace: bool = False,
+) -> AppDef:
+    """Return a copy of the app whose replicas run the function.
+
+    Args:
+        app: of `role_app`.
+        function: made with `def` or `async def`.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        torch: as in `function_app`.
+        gather: the same.
+        has_workspace: whether the role will get a workspace.
+
+    Raises:
+        InvalidAppError: the function or an argument cannot travel.
+    """
+    (role,) = app.roles
+    source = source_of(function, has_workspace=has_workspace or bool(role.workspace), is_final=True)
+    document = {
+        "name": source.name,
+        "values": source.values,
+        **bound(function, args, kwargs),
+        "defaults": defaults_of(function),
+        "gather": gather,
+        "variables": torch_variables(role.name, _TORCH_PORT) if torch else {},
+    }
+    env = {**role.env, **_variables(source, document)}
+    return dataclasses.replace(app, roles=[dataclasses.replace(role, env=env)])
+
+
+def _variables(source: FunctionSource, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables with the program, the source and the arguments.
+
+    The arguments are not packed, so that masks find the secrets in them.
+    """
+    text = json.dumps({"file": source.file, "line": source.line, "pieces": source.pieces})
+    arguments = json.dumps(document, separators=(",", ":"))
+    if (size := len(text) + len(arguments)) > LARGEST_BYTES:
+        raise InvalidAppError(
+            f"function {source.name!r} and its arguments have {size} bytes, the limit is {LARGEST_BYTES}; store the "
+            f"data, and pass its address"
+        )
+    packed = base64.b64encode(zlib.compress(f"{_program()}\0{text}".encode(), 9)).decode()
+    whole = f"{packed} {arguments}"
+    # Divided first: an escaped `$` has two letters, which must not be separated.
+    parts = [macros.escape(whole[at : at + _PART_CHARS]) for at in range(0, len(whole), _PART_CHARS)]
+    return {
+        f"{FUNCTION_VARIABLES}PARTS": str(len(parts)),
+        **{f"{FUNCTION_VARIABLES}{at}": part for at, part in enumerate(parts)},
+    }
+
+
+@functools.cache
+def _program() -> str:
+    return Path(__file__).with_name("program.py").read_text(encoding="utf-8")

@@ -1,0 +1,43 @@
+"""The result document of a function, read by the launcher."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from airflow_provider_launch.functions.program import LARGEST_RESULT
+from airflow_provider_launch.schedulers.result_document import check_result
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.untrusted import inflate, one_line, parse_json
+
+
+def value_of(document: Any) -> Any:
+    """Return the value that the function has returned.
+
+    Args:
+        document: the result of the app: `{value}`, `{packed}` or `{refused}`.
+
+    Raises:
+        InvalidAppError: the function returned a value that cannot be a result, or none of these documents.
+    """
+    if isinstance(document, dict):
+        if isinstance(refused := document.get("refused"), str):
+            raise InvalidAppError(one_line(refused))
+        if "value" in document:
+            return document["value"]
+        if isinstance(packed := document.get("packed"), str):
+            return _unpacked(packed)
+    raise InvalidAppError(
+        "the function has returned no value, although its process succeeded: it was left by os._exit or exec, or it "
+        "wrote to LAUNCH_RESULT_PATH; return the value"
+    )
+
+
+def _unpacked(text: str) -> Any:
+    try:
+        value = parse_json(inflate(base64.b85decode(text), LARGEST_RESULT), LARGEST_RESULT)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidAppError(f"the packed value of the function cannot be read: {error}") from error
+    check_result(value)
+    return value

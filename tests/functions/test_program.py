@@ -1,0 +1,322 @@
+"""The program that runs a function in a replica, as a process of its own, in each Python."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.functions import Replica, function_app, program, value_of
+from airflow_provider_launch.schedulers.environment import port_variable
+from airflow_provider_launch.specs import AppDef, macros
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+OLD = ["2.7", "3.6", "3.7"]
+PYTHONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
+
+
+def python_of(version: str) -> str:
+    """Return an interpreter of this version, without a search in the environment of the tests."""
+    found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    if not any(found):
+        pytest.skip(f"Python {version} is not installed")
+    return str(next(filter(None, reversed(found))))
+
+
+class Ran:
+    """How a replica ended, and what it wrote."""
+
+    def __init__(self, folder: Path, app: AppDef, python: str = sys.executable, **variables: str) -> None:
+        self.folder = folder
+        role = app.roles[0]
+        values = macros.Values("", "app", "0", "TORCHX_RANK0_HOST").apply(role)
+        (self._result, self._error) = folder / "result", folder / "error.json"
+        env = {
+            **values.env,
+            "PATH": os.environ["PATH"], "LAUNCH_ROLE": role.name, "LAUNCH_REPLICA_ID": "0", "LAUNCH_NUM_REPLICAS": "1",
+            "LAUNCH_RESULT_PATH": str(self._result), "TORCHELASTIC_ERROR_FILE": str(self._error), **variables,
+        }  # fmt: skip
+        self.process = subprocess.Popen(
+            [python, *values.args], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def end(self) -> Ran:
+        self.out, self.err = self.process.communicate(timeout=150)
+        self.code = self.process.returncode
+        return self
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self._result.read_text()) if self._result.exists() else None
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self._error.read_text())["message"]["message"])
+
+    @property
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if path.name not in {"dag.py", "nearby.py"})
+
+
+def run(folder: Path, app: AppDef, python: str = sys.executable, **variables: str) -> Ran:
+    return Ran(folder, app, python, **variables).end()
+
+
+EVERYTHING = """
+from __future__ import annotations
+import asyncio
+import dataclasses
+import typing
+
+SCALE = 2
+
+@dataclasses.dataclass
+class Point:
+    x: list[int] | None
+    LIMIT: typing.ClassVar[int] = 3
+
+def helper(x: int | None = SCALE, /, *more: str, key: dict[str, int] = {}) -> Point:
+    return Point([x])
+
+if True:
+    @asyncio.coroutine if False else dataclasses.dataclass
+    class _Unused: pass
+
+    async def f(lr: float, /, n=SCALE, *rest, replica, word: str = "w$", **more) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {"p": helper(n).x, "lr": lr, "rest": rest, "word": word, "more": more, "rank": replica.id}
+"""
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_it_runs_in_each_python(module_of, tmp_path, version) -> None:
+    app = function_app(module_of(EVERYTHING).f, [0.5, 3, 4], {"a": None, "b": [True, {"c": "ü\n"}]})
+    ran = run(tmp_path, app, python_of(version))
+
+    assert (ran.code, ran.err) == (0, "")
+    assert value_of(ran.document) == {
+        "p": [3], "lr": 0.5, "rest": [4], "word": "w$", "more": {"a": None, "b": [True, {"c": "ü\n"}]}, "rank": 0,
+    }  # fmt: skip
+    assert ran.left == ["result"]
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_an_old_python_is_named(module_of, tmp_path, version) -> None:
+    ran = run(tmp_path, function_app(module_of("def f():\n    pass\n").f), python_of(version))
+
+    assert ran.code == 1
+    assert f"a function needs Python 3.8 or newer in the image, and this is {version}." in ran.err
+
+
+def test_its_syntax_is_that_of_python_3_8() -> None:
+    """For machines on which no such Python is installed."""
+    ast.parse(Path(program.__file__).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_processes_of_the_function_find_its_helpers(module_of, tmp_path, method) -> None:
+    """With a helper that only lives in memory, a pool starts its processes for ever."""
+    text = """
+import multiprocessing
+SCALE = 10
+class Point:
+    def __init__(self, x):
+        self.x = x
+def work(point):
+    return Point(point.x * SCALE)
+def f(method, replica):
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return [point.x for point in pool.map(work, [Point(1), Point(2)])], pool.__class__.__name__
+"""
+    ran = run(tmp_path, function_app(module_of(text).f, [method]))
+
+    assert (ran.code, ran.err) == (0, "")
+    assert value_of(ran.document) == [[10, 20], "Pool"]
+    assert ran.left == ["result"]
+
+
+def test_it_runs_where_nothing_can_be_written(module_of, tmp_path, monkeypatch) -> None:
+    app = function_app(module_of("import os\ndef g():\n    return 1\ndef f():\n    return g(), os.getcwd()\n").f)
+    ran = run(tmp_path, app, TORCHELASTIC_ERROR_FILE="/dev/null", TMPDIR="/proc")
+
+    assert value_of(ran.document)[0] == 1
+
+
+def test_modules_of_a_workspace_are_found_in_the_working_directory(module_of, tmp_path) -> None:
+    (tmp_path / "nearby.py").write_text("x = 5\n")
+    module = module_of("def f():\n    import nearby\n    return nearby.x\n", "dags/dag.py")
+
+    assert value_of(run(tmp_path, function_app(module.f)).document) == 5
+
+
+ERRORS = {
+    "raise ValueError('bad\\nvery')": "ValueError: bad\n  very\n  dag.py:3, in f: raise ValueError('bad\\nvery')",
+    "g()": "ZeroDivisionError: division by zero\n  dag.py:3, in f: g()\n  dag.py:6, in g: return 1 / 0",
+    "import no_such": (
+        "ModuleNotFoundError: No module named 'no_such'; install it in the image, or send it with a workspace\n"
+        "  dag.py:3, in f: import no_such"
+    ),
+    "replica.port('x')": "KeyError: \"port_map has no port 'x'\"\n  dag.py:3, in f: replica.port('x')",
+    "replica.rank0_host": (
+        "RuntimeError: the replicas of this app do not know of each other; give it a port in 'port_map'\n"
+        "  dag.py:3, in f: replica.rank0_host"
+    ),
+    "raise SystemExit('no data')": "no data",
+}
+
+
+@pytest.mark.parametrize(("code", "message"), ERRORS.items())
+def test_an_error_is_in_the_log_and_in_the_error_file(module_of, tmp_path, code, message) -> None:
+    module = module_of(f"\ndef f(replica):\n    {code}\n\ndef g():\n    return 1 / 0\n")
+    app = function_app(module.f)
+    Path(module.__file__).unlink()
+    ran = run(tmp_path, app)
+
+    assert ran.code == 1
+    assert ran.error == message
+    assert message.split(": ", 1)[-1].partition("\n")[0].partition(";")[0] in ran.err
+    # Frames of the program are shown only where the function has called it.
+    assert ("launch_function" in ran.err) == code.startswith("replica.")
+    if "dag.py" in message:
+        assert f'File "{module.__file__}", line 3, in f\n    {code}' in ran.err
+    assert ran.document is None
+
+
+def test_syntax_of_a_newer_python_is_named_with_both(module_of, tmp_path) -> None:
+    module = module_of("\ndef f(x):\n    match x:\n        case 1:\n            return 2\n")
+    ran = run(tmp_path, function_app(module.f, [1]), python_of("3.9"))
+
+    assert ran.code == 1
+    assert ran.error.startswith("SyntaxError: invalid syntax (dag.py, line 3); the image has Python 3.9.")
+    assert "match x:" in ran.err
+
+
+def test_an_exit_code_is_that_of_the_function(module_of, tmp_path) -> None:
+    module = module_of("import sys\ndef f(code):\n    sys.exit(code)\n")
+
+    assert run(tmp_path, function_app(module.f, [99])).code == 99
+    ran = run(tmp_path, function_app(module.f, [0]))
+    assert (ran.code, value_of(ran.document)) == (0, None)
+
+
+ENDS = """
+import time
+def f(seconds):
+    try:
+        print("begun", flush=True)
+        time.sleep(seconds)
+    finally:
+        time.sleep(0.3)
+        print("cleaned up", flush=True)
+"""
+
+
+def test_its_finally_runs_when_the_app_is_cancelled(module_of, tmp_path) -> None:
+    ran = Ran(tmp_path, function_app(module_of(ENDS).f, [60]))
+    assert ran.process.stdout is not None
+    assert ran.process.stdout.readline() == "begun\n"
+    ran.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    # A second signal does not interrupt it.
+    ran.process.send_signal(signal.SIGTERM)
+    ran.end()
+
+    assert (ran.code, ran.out, ran.err) == (143, "cleaned up\n", "")
+    assert ran.document is None
+
+
+def test_only_replica_0_writes_unless_all_are_gathered(module_of, tmp_path) -> None:
+    function = module_of("def f(replica):\n    return replica.id\n").f
+
+    assert run(tmp_path, function_app(function, num_replicas=2), LAUNCH_REPLICA_ID="1").document is None
+    ran = run(tmp_path, function_app(function, num_replicas=2, gather=True), LAUNCH_REPLICA_ID="1")
+    assert value_of(ran.document) == 1
+
+
+def test_records_of_a_tracker_stay(module_of, tmp_path) -> None:
+    text = "import json, os\ndef f():\n    json.dump({'metadata': {'a': 1}}, open(os.environ['LAUNCH_RESULT_PATH'], 'w'))\n    return 3\n"
+    ran = run(tmp_path, function_app(module_of(text).f))
+
+    assert ran.document == {"metadata": {"a": 1}, "value": 3}
+
+
+class Scalar:
+    """As a number of NumPy, or a loss of torch."""
+
+    shape = ()
+
+    def item(self) -> float:
+        return 0.25
+
+
+@pytest.mark.parametrize(
+    "value", [None, [1, {"a": (2, "x")}], Scalar(), {"loss": [Scalar()]}, "x" * 3000, [0.5] * 9000]
+)
+def test_values_come_back(value) -> None:
+    found = value_of(json.loads(json.dumps(program.document(value, "f"))))
+
+    assert found == program.plain(value, "value")
+    assert len(json.dumps(program.document(value, "f"))) <= program.LARGEST_FILE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": {1}}, r"f() returned a value that JSON cannot hold: value['a'] is a set ({1})"),
+        ({"a": {2: 1}}, "f() returned a value that JSON cannot hold: value['a'] has the key 2, which is not a text"),
+        ([float("-inf")], "value[0] is -inf, which is not a JSON number; return None or a text"),
+        ("x" * 70_000, "f() returned more than 65536 bytes; store it, and return its address"),
+    ],
+)
+def test_a_value_that_cannot_come_back_is_named(value, text) -> None:
+    with pytest.raises(InvalidAppError) as caught:
+        value_of(program.document(value, "f"))
+
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "document", [None, 3, {}, {"packed": "!"}, {"packed": "x" * 20}, {"packed": 3}, {"refused": 3}, [{"value": 1}]]
+)
+def test_a_document_of_another_program_is_refused(document) -> None:
+    with pytest.raises(InvalidAppError, match=r"has returned no value|cannot be read"):
+        value_of(document)
+
+
+def test_a_packed_value_has_a_limit() -> None:
+    import base64
+    import zlib
+
+    bomb = base64.b85encode(zlib.compress(b"[" + b"0," * 10_000_000 + b"0]", 9)).decode()
+    with pytest.raises(InvalidAppError, match="has more than 65536 bytes"):
+        value_of({"packed": bomb})
+
+
+def test_a_packed_value_is_checked_as_any_result() -> None:
+    with pytest.raises(InvalidAppError, match="Airflow reserves"):
+        value_of(program.document([{"__var": "x" * 3000}], "f"))
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 0), (3, 7), (4, 2), (7, 100)])
+def test_the_parts_of_all_replicas_are_the_whole(count, size) -> None:
+    replicas = [Replica({"LAUNCH_REPLICA_ID": str(k), "LAUNCH_NUM_REPLICAS": str(count)}) for k in range(count)]
+    parts = [replica.part(range(size)) for replica in replicas]
+
+    assert [item for part in parts for item in part] == [*range(size)]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("name", ["x", "my-port", "p.1", "Größe"])
+def test_a_port_has_the_variable_of_the_launcher(name) -> None:
+    replica = Replica({"LAUNCH_ROLE": "my role", port_variable("my role", name): "7"})
+
+    assert replica.port(name) == 7
