@@ -133,7 +133,7 @@ class DistributedTests(ContractBase):
         service = apps.sh(_SERVES, "ps", num_replicas=2, service=True)
         trainer = apps.sh("sleep 1; echo trained", "trainer", num_replicas=2)
         app_id = apps.start(*([service, trainer] if order == "first" else [trainer, service]))
-        found = apps.until_over(app_id)
+        found = apps.until_processes_end(app_id)
 
         assert found.state is AppState.SUCCEEDED, found.msg
         assert "trainer: 2 of 2 succeeded; stopped ps" in found.msg
@@ -145,7 +145,7 @@ class DistributedTests(ContractBase):
         """A service that ignores TERM, or ends with an error when its clients leave, has done its work."""
         self.needs(Capability.SERVICE_ROLES)
         service = apps.sh("trap 'exit 7' TERM; while :; do sleep 0.1; done", "ps", service=True)
-        found = apps.until_over(apps.start(apps.sh("sleep 1", "trainer"), service))
+        found = apps.until_processes_end(apps.start(apps.sh("sleep 1", "trainer"), service))
 
         assert found.state is AppState.SUCCEEDED, found.msg
         assert replicas(found)["ps", 0].state is not AppState.FAILED
