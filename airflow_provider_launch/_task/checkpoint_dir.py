@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_provider_launch.schedulers import SCHEDULER_ALIASES
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.owner import TaskKey
 
 CHECKPOINT_DIR, TRY = "LAUNCH_CHECKPOINT_DIR", "LAUNCH_TRY"
-_MOUNTED = frozenset({"docker", "local_docker"})
-"""Schedulers whose engine has the directory: it is mounted at the same path."""
-_OWN_FILES = frozenset({"kubernetes", "aws_batch"})
-"""Schedulers whose replicas keep files only on volumes of their own."""
 _ODD = re.compile(r"[^A-Za-z0-9_.=+-]+")
 
 
@@ -58,12 +56,13 @@ def with_mounts(app: AppDef, base: str, backend: str, warn: Callable[..., object
         backend: name of the scheduler.
         warn: takes a message and its arguments.
     """
-    if not base.startswith("/") or backend not in _MOUNTED | _OWN_FILES:
+    row = BACKENDS.get(SCHEDULER_ALIASES.get(backend, backend))
+    if not base.startswith("/") or row is None or not row.in_containers:
         return app
     outside = [role for role in app.roles if not _is_mounted(base, role)]
     if not outside:
         return app
-    if backend in _OWN_FILES:
+    if not row.shares_files:
         warn(
             "role %r: no mount of the role contains checkpoint_dir=%s; unless the options mount a volume there, its "
             "checkpoints are lost with each attempt", outside[0].name, base,

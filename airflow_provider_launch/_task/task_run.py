@@ -174,7 +174,7 @@ class TaskRun(ABC):
         """Return the error of an app that did not succeed, and push XCom `app`."""
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):
-            from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+            from airflow_provider_launch._airflow import redact
 
             # Unlike logs, XComs are not masked by Airflow.
             error = str(redact(error_line(response, tails)))

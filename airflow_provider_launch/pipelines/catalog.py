@@ -162,7 +162,7 @@ class RunCatalog:
                     there = ", ".join(names[:12]) or "nothing"
                     raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
                 items += [self._store(name, left) for name in chosen]
-            items += [self._store(name, left) for name in sorted({*files} & {*names})]
+            items += [self._store(name, left) for name in sorted(({*files} & {*names}) - {item.name for item in items})]
         self._remove_others({item.name for item in items})
         return items
 

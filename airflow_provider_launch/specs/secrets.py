@@ -71,7 +71,7 @@ def hidden_in_text(text: str) -> list[str]:
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of `env` with `***` for values of secret-looking names, and for secrets inside other values.
 
-    Of a function and its arguments only the size is shown: they may have a megabyte.
+    A function and its arguments are shown as their size, because they may have a megabyte.
     """
     return {name: _masked_variable(name, value) for name, value in env.items()}
 

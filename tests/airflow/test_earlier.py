@@ -230,7 +230,7 @@ def test_an_engine_keeps_the_counts(monkeypatch) -> None:
 @pytest.mark.parametrize(("catalog", "objects"), [("*", []), ("", ["model"])])
 def test_a_step_with_a_catalog_is_refused(catalog, objects) -> None:
     """A retry that follows the app, or the worker after a deferral, could not find the folder of the files."""
-    operator = SimpleNamespace(step=SimpleNamespace(catalog=catalog))
+    operator = SimpleNamespace(step=SimpleNamespace(catalog=catalog, command_type="shell", returns=None))
     attempt = Attempt(operator, {"ti": SimpleNamespace(task_id="train")}, None, None)
 
     with pytest.raises(FinalAppError, match=r"task 'train' .* objects of the catalog, which needs Airflow 3\.3"):

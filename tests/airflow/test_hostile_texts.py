@@ -80,7 +80,7 @@ def test_any_text_of_an_engine_can_be_stored(api, hostile, is_sensor: bool, defe
     ran, events = run_to_end(task, api)
 
     assert ran.state == "failed", ran.error
-    value = api.xcoms[task.task_id, "return_value"]
+    value = api.xcoms[task.task_id, "app"]
     assert value["state"] == "FAILED"
     assert value["attempts"] == value["roles"]["worker"][0] == 2**63 - 1
     assert api.xcoms[task.task_id, "launch_link_scheduler"] == f"http://ui/{CLEAN}"

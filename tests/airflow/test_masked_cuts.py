@@ -23,7 +23,7 @@ def log(request, monkeypatch) -> TaskLog:
     if request.param == "of the app":
         log.hide([SECRET, "another-secret"])
     else:
-        monkeypatch.setattr("airflow.sdk.log.redact", lambda text: str(text).replace(SECRET, "***"))
+        monkeypatch.setattr("airflow_provider_launch._airflow.redact", lambda text: str(text).replace(SECRET, "***"))
     return log
 
 

@@ -137,7 +137,8 @@ def test_failure_is_reported_in_a_few_lines() -> None:
     assert "exited with code 3" in text
     assert {"  first", "  why"} <= set(text.splitlines())
     assert len(text.splitlines()) < 15
-    xcom = api.xcoms["t", "return_value"]
+    assert ("t", "return_value") not in api.xcoms
+    xcom = api.xcoms["t", "app"]
     assert (xcom["state"], xcom["attempts"], xcom["roles"]) == ("FAILED", 1, {"worker": [3]})
     assert api.store["launch"]["state"] == "closed"
 

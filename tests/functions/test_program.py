@@ -64,7 +64,9 @@ class Ran:
 
     @property
     def left(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if path.name not in {"dag.py", "nearby.py"})
+        return sorted(
+            path.name for path in self.folder.iterdir() if path.name not in {"dag.py", "nearby.py", "__pycache__"}
+        )
 
 
 def run(folder: Path, app: AppDef, python: str = sys.executable, **variables: str) -> Ran:

@@ -126,12 +126,10 @@ MAP = """
 @pytest.mark.parametrize("on", ["xs", "[a, b, c]"], ids=["mapped", "in the file"])
 def test_an_element_without_values_keeps_its_position(run, on):
     ran = run(MAP.format(on=on))
-    mapped = on == "xs"
-    if mapped:
-        ran.gate("m.fan_out")
+    ran.gate("m.fan_out")
 
     def done(step: str, at: int, **returned: Any) -> None:
-        ran.done(f"m.each.{step}" if mapped else f"m.{at}.{step}", at if mapped else -1, **returned)
+        ran.done(f"m.each.{step}", at, **returned)
 
     for at in (0, 2):
         done("one", at, sq="ABC"[at] * 2)

@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 MATRIX = yaml.safe_load((ROOT / "tools" / "versions.yaml").read_text(encoding="utf-8"))
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 PYTHONS = [found[1] for name in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(name))]
-_BY_AIRFLOW = {"airflow"}  # several distributions share the package
+_BY_AIRFLOW = {"airflow", "upath"}  # several distributions share the package; a base class of ObjectStoragePath
 _OPTIONAL = {"openlineage"}  # used where its provider is installed
 _UNREACHABLE = re.compile(
     r"error sending request|failed to (fetch|connect)|dns error|connection refused|timed out", re.IGNORECASE

@@ -69,7 +69,6 @@ CONSTRUCTIONS = {
 }
 """Constructions to avoid, each with a better wording."""
 ALLOWED: dict[str, int] = {
-    "airflow_provider_launch/schedulers": 1,
     "tests": 1,
     "tests/airflow": 5,
     "tests/live": 1,

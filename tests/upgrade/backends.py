@@ -258,7 +258,7 @@ def _read_kubernetes(log: str, cursor: Any) -> tuple[list[str], Any]:
     assert key.items() <= state.items()
     parser = StampedLines({name: value for name, value in state.items() if name not in key})
     lines = parser.feed(log.encode())
-    assert parser.is_placed()
+    assert parser.is_positioned()
     return _texts(lines), {**key, **parser.cursor()}
 
 
@@ -301,7 +301,7 @@ def _read_batch(log: list[dict[str, Any]], cursor: Any) -> tuple[list[str], Any]
     state = dict(cursor or {})
     inner = state.get("l", {}) if state.get("a", 0) == 0 else None
     assert inner is not None
-    reader = aws_log_reader.LogReader(_Aws(log))
+    reader = aws_log_reader.CloudWatchLogs(_Aws(log))
     lines, inner = reader.read(0, AttemptLog(LogGroup("group"), "stream", None), None, inner)
     return _texts(lines), {"a": 0, "l": inner}
 

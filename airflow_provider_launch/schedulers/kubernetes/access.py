@@ -260,12 +260,20 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any, *, 
                 raise ValueError(f"kubeconfig_secret is not a valid kubeconfig; {_ONE_LINE}")
             config.load_kube_config_from_dict(document, **how)
             contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
-            namespace = contexts[connection.context or document["current-context"]].get("namespace")
+            context = contexts[connection.context or document["current-context"]]
+            clusters = {item["name"]: item["cluster"] for item in document["clusters"]}
+            cluster = clusters[context["cluster"]]
         else:
             config.load_kube_config(config_file=connection.kubeconfig_path, **how)
             every, current = config.list_kube_config_contexts(connection.kubeconfig_path)
-            named = next((item for item in every if item["name"] == connection.context), current)
-            namespace = named["context"].get("namespace")
+            context = next((item for item in every if item["name"] == connection.context), current)["context"]
+            where = connection.kubeconfig_path or config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+            merged = config.kube_config.KubeConfigMerger(where).config
+            cluster = merged["clusters"].get_with_name(context["cluster"])["cluster"]
+        if "proxy-url" in cluster:
+            # The package reads it only from version 37 on.
+            configuration.proxy = cluster["proxy-url"]
+        namespace = context.get("namespace")
     except yaml.YAMLError:
         # The text of the error would quote the secret.
         name = "kubeconfig_secret" if connection.kubeconfig_secret else connection.kubeconfig_path or "the file"
