@@ -15,7 +15,8 @@ from airflow_provider_launch.schedulers.docker import access as module
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
-from airflow_provider_launch.specs import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs import InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError
 from tests.faults import Fault, error
 from tests.faults.wire import Answer
 
@@ -282,7 +283,11 @@ def test_a_refusal_that_is_cut_off_is_an_outage(docker_apps, docker_proxy, statu
 
 @pytest.mark.parametrize(
     ("message", "removals"),
-    [("unable to remove filesystem: unlinkat /x: directory not empty", 3), ("device or resource busy", 3), ("other", 1)],
+    [
+        ("unable to remove filesystem: unlinkat /x: directory not empty", 3),
+        ("device or resource busy", 3),
+        ("other", 1),
+    ],
 )
 def test_a_removal_is_repeated_while_the_files_are_in_use(
     monkeypatch: pytest.MonkeyPatch, message: str, removals: int
