@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import sys
@@ -36,7 +35,7 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
@@ -108,12 +107,12 @@ class TaskLog:
         "_line_log",
         "_linked",
         "_log",
-        "_longest",
         "_mask",
         "_name",
         "_on_url",
         "_quiet_since",
         "_replicas",
+        "_secrets",
         "_shown",
         "_stderr_level",
         "began",
@@ -141,7 +140,7 @@ class TaskLog:
         """When the last line of any replica came, by the monotonic clock."""
         self._line_log: Any = None
         self._mask: re.Pattern[str] | None = None
-        self._longest = 0
+        self._secrets: Sequence[str] = ()
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
         self.url = progress.url
@@ -167,7 +166,7 @@ class TaskLog:
         be searched for all of them.
         """
         ordered = sorted(values, key=len, reverse=True)
-        self._longest = len(ordered[0]) if ordered else 0
+        self._secrets = ordered
         self._mask = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def _hidden(self, text: str) -> str:
@@ -182,22 +181,26 @@ class TaskLog:
         return start, stop
 
     def _secrets_around(self, text: str, at: int) -> Iterable[tuple[int, int]]:
-        low = max(0, at - 2 * self._longest)
-        if self._mask is not None:
-            yield from ((low + found.start(), low + found.end())
-                        for found in self._mask.finditer(text[low : at + self._longest]))  # fmt: skip
+        # One by one, each only where it could be cut: a search for all of them around the longest one takes a hundred
+        # times longer.
+        for value in self._secrets:
+            around = max(0, at - len(value) + 1), at + len(value) - 1
+            if (first := text.find(value, *around)) >= 0:
+                yield first, text.rfind(value, *around) + len(value)
         low = max(0, at - _MASKED_AROUND)
         yield from ((low + begin, low + end) for begin, end in hidden_spans(text[low : at + _MASKED_AROUND]))
 
-    def cut(self, text: str) -> list[str]:
-        """Cut text into pieces of about 32 KB of UTF-8; a secret at a cut is replaced by `***` in both pieces."""
-        parts = pieces(text)
-        for number, at in enumerate(itertools.accumulate(len(part) for part in parts[:-1])):
-            start, stop = self._secret_at(text, at)
-            if start < stop:
-                parts[number] = parts[number][: start - at] + MASK
-                parts[number + 1] = MASK + parts[number + 1][stop - at :]
-        return parts
+    def _masked_piece(self, parts: Pieces, number: int) -> str:
+        """Return a piece; a secret at one of its cuts is replaced by `***`, also in the next piece."""
+        start, stop = shown_from, shown_to = parts.span(number)
+        if number > 0:
+            shown_from = min(self._secret_at(parts.text, start)[1], stop)
+        if number < len(parts) - 1:
+            shown_to = self._secret_at(parts.text, stop)[0]
+        if shown_to <= shown_from:
+            return MASK
+        before, after = MASK * (shown_from > start), MASK * (shown_to < stop)
+        return f"{before}{parts.text[shown_from:shown_to]}{after}"
 
     def _writers(self) -> tuple[Callable[[str], object], Callable[[str], object]]:
         """Return the functions that write a line of stdout and one of stderr."""
@@ -440,8 +443,8 @@ class TaskLog:
             replica.pieces = 0
         self._keep_tail(replica, lines[of_attempt:] if of_attempt else lines)
 
-    def write_piece(self, key: str, line: LogLine, parts: Sequence[str], number: int) -> None:
-        """Write one of the `pieces` of a long line; the last one ends the line.
+    def write_piece(self, key: str, line: LogLine, parts: Pieces, number: int) -> None:
+        """Write one of the pieces of a long line; the last one ends the line.
 
         Args:
             key: `role/replica`.
@@ -459,11 +462,11 @@ class TaskLog:
             self._keep_tail(replica, [line])
             metrics.count("log_lines", 1)
 
-    def _write_piece(self, key: str, line: LogLine, parts: Sequence[str], number: int) -> None:
+    def _write_piece(self, key: str, line: LogLine, parts: Pieces, number: int) -> None:
         write = self._writers()[line.stream is _STDERR]
         label = _label(key, line)
         head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
-        write(f"{head} {unfolded(parts[number])}")
+        write(f"{head} {unfolded(self._masked_piece(parts, number))}")
 
     def _begin_lines(self, key: str) -> _Replica:
         # Keep the latest writer last.
@@ -493,12 +496,12 @@ class TaskLog:
         return text[:start] + MASK if start < stop else text[:_TAIL_CHARS]
 
     def _long(self, key: str, text: str, write: Callable[[str], object], first: int) -> None:
-        parts = self.cut(text)
+        parts = Pieces(text)
         if len(parts) == 1:
             write(f"[{key}] {unfolded(text)}")
             return
-        for number, part in enumerate(parts[first:], first + 1):
-            write(f"[{key} {number}/{len(parts)}] {unfolded(part)}")
+        for number in range(first, len(parts)):
+            write(f"[{key} {number + 1}/{len(parts)}] {unfolded(self._masked_piece(parts, number))}")
 
 
 _LEVEL = re.compile(
@@ -522,19 +525,46 @@ def _label(key: str, line: LogLine) -> str:
     return f"{key} {line.container}" if line.container else key
 
 
-def pieces(text: str) -> list[str]:
-    """Cut text into pieces of at most 32 KB of UTF-8."""
-    data = text.encode("utf-8", "surrogatepass")
-    parts: list[str] = []
-    start = 0
+class Pieces:
+    """A text in pieces of at most 32 KB of UTF-8; the cuts depend on the text only.
+
+    A piece is copied when it is read, so that a text of 16 MB is written in small steps.
+    """
+
+    __slots__ = ("_ends", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        """The whole text."""
+        self._ends = [*_ends(text)] or [0]
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int) -> str:
+        start, stop = self.span(number)
+        return self.text[start:stop]
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return the indexes in the text where a piece starts and ends."""
+        return self._ends[number - 1] if number else 0, self._ends[number]
+
+
+def _ends(text: str) -> Iterator[int]:
+    """Yield the indexes where the pieces of a text end."""
+    data = memoryview(text.encode("utf-8", "surrogatepass"))
+    start = at = 0
     while start < len(data):
         end = min(start + PIECE_BYTES, len(data))
         # Step back to the first byte of a character.
         while end < len(data) and data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - how UTF-8 marks a following byte
             end -= 1
-        parts.append(data[start:end].decode("utf-8", "surrogatepass"))
+        at += len(str(data[start:end], "utf-8", "surrogatepass"))
+        yield at
         start = end
-    return parts or [""]
 
 
 def duration(seconds: float) -> str:

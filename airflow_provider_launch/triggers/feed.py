@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT
+from airflow_provider_launch._task.task_log import Pieces
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_positions import LogItem, pieces_in, position_after, with_pieces
 from airflow_provider_launch.follow.log_reader import LogReader
@@ -104,8 +105,8 @@ class Feed:
         self._events: list[Event] = []
         self._item: LogItem | None = None
         self._written = 0
-        self._parts: list[str] = []
-        """The pieces of a long line that is being written."""
+        self._parts: Pieces | None = None
+        """A long line that is being written."""
         self._parts_written = 0
         self._closed = False
         self.is_heavy = False
@@ -194,27 +195,27 @@ class Feed:
     def _write_piece(self, item: LogItem, key: str, lines: Sequence[LogLine]) -> int:
         """Write one piece of a long line, because the whole line would delay the other apps."""
         line = lines[self._written]
-        if not self._parts:
+        if self._parts is None:
             shown, is_cut = self._limit.first_lines(key, [line])
             if not shown:
                 self._leave(item, is_cut=is_cut)
                 return RECORD_BYTES
-            self._parts = self._task_log.cut(last_refresh(line.text.removesuffix("\n")))
+            self._parts = Pieces(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger may have written some pieces of the line at which it was cancelled.
             written = pieces_in(self._positions.get(key)) if self._written == 0 else 0
             self._parts_written = written if written < len(self._parts) else 0
-        part = self._parts[self._parts_written]
+        start, stop = self._parts.span(self._parts_written)
         try:
             self._context.run(self._task_log.write_piece, key, line, self._parts, self._parts_written)
         except Exception:  # noqa: BLE001 - a log that fails must not stop the logs of the others
             self._task_log.has_gap = True
         self._parts_written += 1
         if self._parts_written == len(self._parts):
-            self._parts, self._parts_written = [], 0
+            self._parts, self._parts_written = None, 0
             self._written += 1
             if self._written == len(lines):
                 self._finish(item)
-        return len(part) + RECORD_BYTES
+        return stop - start + RECORD_BYTES
 
     def _leave(self, item: LogItem, *, is_cut: bool) -> None:
         """Stop reading a replica whose first lines are shown; the worker shows its last ones."""

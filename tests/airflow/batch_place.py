@@ -73,7 +73,8 @@ class BatchPlace:
         for container in self._running():
             if container.id not in self._gone:
                 with contextlib.suppress(APIError):  # it has ended meanwhile
-                    container.exec_run(["touch", "/tmp/go"])
+                    # Not attached: if the container ends meanwhile, the engine may never close the output.
+                    container.exec_run(["touch", "/tmp/go"], detach=True)
                 self._gone.add(container.id)
 
     def _let_go_later(self) -> None:

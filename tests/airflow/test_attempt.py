@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from airflow_provider_launch._task.task_log import PIECE_BYTES, pieces
+from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces
 from airflow_provider_launch.operators._record import KILLED, NextStep, Record, app_id_for, next_step
 
 KEYS = {"dag_id": "My_DAG", "run_id": "r", "run_start": "s", "task_id": "Train.it", "map_index": -1, "attempt": 0}
@@ -96,7 +96,7 @@ def test_an_edited_store_has_no_valid_record(value) -> None:
     "text", ["", "x", "x" * PIECE_BYTES, "é" * PIECE_BYTES, "a" + "☃" * 50_000, "a" + "😀" * 20_000]
 )
 def test_pieces_rejoin(text) -> None:
-    parts = pieces(text)
+    parts = Pieces(text)
 
     assert "".join(parts) == text
     assert all(len(part.encode()) <= PIECE_BYTES for part in parts)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
 from typing import Any
 
 import pytest
 
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.task_log import PIECE_BYTES, TaskLog, pieces
+from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces, TaskLog
 from airflow_provider_launch.follow.events import LogLines, Unfinished
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
@@ -46,21 +48,59 @@ def test_a_secret_between_two_pieces_of_a_long_line_is_hidden_in_both(log, writt
     assert second == "[r/0 2/2] ***" + "y" * 100
 
 
-def test_the_pieces_are_the_same_with_and_without_masks(log):
-    """Another process may continue at one of them."""
-    text = "é" * 20_000 + SECRET * 3 + "z" * 50_000
+def shown(log: TaskLog, written: Any, text: str, *, first: int = 0) -> list[str]:
+    """Return the pieces of a long line from this one on, as they are written in separate turns."""
+    parts = Pieces(text)
+    for number in range(first, len(parts)):
+        log.write_piece("r/0", line(text), parts, number)
+    return [each.partition("] ")[2] for each in written() if each.startswith("[r/0 ")]
 
-    assert len(log.cut(text)) == len(pieces(text))
-    assert "".join(log.cut("x" * 100_000)) == "x" * 100_000
+
+def test_a_secret_that_is_repeated_over_all_cuts_is_hidden_in_each_piece(log, written):
+    """Each piece is masked when it is written; another process may have written the earlier ones."""
+    text = SECRET * 4000 + "end"
+    found = shown(log, written, text, first=1)
+
+    assert len(found) == len(Pieces(text)) - 1
+    assert all(SECRET[:8] not in part.replace(SECRET, "") for part in found)
+    assert all(SECRET[-8:] not in part.replace(SECRET, "") for part in found)
+    assert found[-1].replace(SECRET, "***").endswith("***end")
 
 
-def test_a_secret_longer_than_a_piece_is_hidden():
+def test_a_secret_longer_than_a_piece_is_hidden(written):
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
     secret = "s" * (2 * PIECE_BYTES)
     log.hide([secret])
-    text = "x" * 100 + secret + "y" * 100
 
-    assert [part.strip("xy") for part in log.cut(text)] == ["***", "***", "***"]
+    parts = shown(log, written, "x" * 100 + secret + "y" * 100)
+    assert parts == ["x" * 100 + "***", "***", "***" + "y" * 100]
+
+
+@pytest.mark.parametrize("offset", [1, 20, 39, 45])
+def test_secrets_that_overlap_at_a_cut_are_hidden(written, offset):
+    """A search for all of them at once finds only the first."""
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    secrets = ["a" * 20 + "b" * 20, "b" * 20 + "c" * 20]
+    log.hide(secrets)
+    text = "x" * (PIECE_BYTES - offset) + "a" * 20 + "b" * 20 + "c" * 20 + "y"
+
+    first, second = shown(log, written, text)
+    assert first.strip("x").strip("*") in {"", "a" * 20}
+    assert second.strip("y").strip("*") in {"", "c" * 20}
+
+
+def test_many_long_secrets_cost_the_time_of_their_letters(written, monkeypatch):
+    """Around each cut all secrets were searched within three times the longest one: 11 s for a line of 16 MB."""
+    monkeypatch.setattr("airflow_provider_launch._airflow.redact", str)
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    letters = random.Random(1)
+    log.hide(["".join(letters.choices("abcdefgh", k=size)) for size in (16_000, *[100] * 127)])
+    monkeypatch.setattr(log, "_mask", None)
+    text = "".join(letters.choices("abcdefgh", k=64 * PIECE_BYTES))
+
+    started_at = time.process_time()
+    assert "".join(shown(log, written, text)) == text
+    assert time.process_time() - started_at < 0.7
 
 
 @pytest.mark.parametrize("shift", [1, 7, len(SECRET) - 1])

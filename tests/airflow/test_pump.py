@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import random
 import re
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.task_log import TaskLog, pieces
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
 from airflow_provider_launch.follow.log_reader import LogReader
@@ -272,9 +273,6 @@ class PieceLog(Log):
     def write_piece(self, key: str, line: Any, parts: Any, number: int) -> None:
         self.pieces.append((number, len(parts), parts[number]))
 
-    def cut(self, text: str) -> list[str]:
-        return pieces(text)
-
 
 def test_a_log_that_is_not_shown_live_is_named(
     engine: FakeEngine, feeds: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -338,6 +336,30 @@ def test_a_long_line_does_not_delay_other_apps(engine: FakeEngine, piece_feeds: 
     # A quiet app is read about each second at the latest; the rest is the wait behind the long line.
     assert max(delays) < 2.0, delays
     assert left_s < 1.0
+
+
+def test_no_turn_of_a_long_line_with_many_secrets_is_long(engine: FakeEngine, piece_feeds: Any) -> None:
+    """One thread writes the lines of all apps; the secrets of one app must not hold back the others."""
+    letters = random.Random(1)
+    secrets = ["".join(letters.choices("abcdefgh", k=size)) for size in (16_000, *[100] * 127)]
+    text = "".join(letters.choices("abcdefgh", k=128 * 1024)) * 32
+    record = TaskRecorder()
+    task_log = TaskLog(record, "long", FollowProgress())
+    task_log.hide(secrets)
+    feed, _, app_id = piece_feeds("long", log=task_log)
+    engine.write(app_id, "worker", 0, text[: -len(secrets[0])] + secrets[0] + "\n")
+    feed.reader.step()
+    took = []
+    while feed.has_more():
+        started_at = time.thread_time()
+        feed.take_turn()
+        took.append(time.thread_time() - started_at)
+
+    assert len(took) >= 128
+    assert max(took[1:]) < 0.2
+    assert took[0] < 1, "it imports the masks of Airflow"
+    shown = [line.partition("] ")[2] for line in record.lines]
+    assert "".join(shown) == text[: -len(secrets[0])] + "***"
 
 
 def test_a_long_line_that_is_interrupted_continues_where_it_stopped(engine: FakeEngine, piece_feeds: Any) -> None:

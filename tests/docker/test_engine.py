@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import types
@@ -15,6 +16,7 @@ from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
 from airflow_provider_launch.specs import InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError
 from tests.faults import Fault, error
 from tests.faults.wire import Answer
 
@@ -277,3 +279,31 @@ def test_a_refusal_that_is_cut_off_is_an_outage(docker_apps, docker_proxy, statu
     with pytest.raises(SchedulerUnavailableError, match=r"does not answer: .*([Tt]imed out|IncompleteRead)"):
         scheduler.describe("absent")
     assert scheduler.describe("absent") is None
+
+
+@pytest.mark.parametrize(
+    ("message", "removals"),
+    [
+        ("unable to remove filesystem: unlinkat /x: directory not empty", 3),
+        ("device or resource busy", 3),
+        ("other", 1),
+    ],
+)
+def test_a_removal_is_repeated_while_the_files_are_in_use(
+    monkeypatch: pytest.MonkeyPatch, message: str, removals: int
+) -> None:
+    """An engine that removes a container just after its start may still write its files."""
+    engine = Engine(DockerConnection(host="unix:///none"))
+    sent: list[str] = []
+
+    def request(method: str, *_: Any) -> contextlib.AbstractContextManager[None]:
+        sent.append(method)
+        if len(sent) < 3:
+            raise AppUnavailableError(f"cannot serve DELETE now (500): {message}")
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(engine.wire, "request", request)
+    with contextlib.suppress(AppUnavailableError) if removals == 1 else contextlib.nullcontext():
+        engine.remove("id")
+
+    assert sent == ["DELETE"] * removals

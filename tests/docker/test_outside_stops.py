@@ -89,7 +89,7 @@ def test_an_observer_learns_of_them(
     replay = Replay([on(container.id, event(one, 999, old=old, signal="15")) for one in actions])
     engine = Engine(DockerConnection(host="unix:///none"))
     engine.wire = replay  # type: ignore[assignment]
-    observer = Observer(engine, SimpleNamespace(listed_at=0.0), None)  # type: ignore[arg-type]
+    observer = Observer(engine, None, None)  # type: ignore[arg-type]
     found = observer.assess(rows.app(), listed.NOW)
     known = observer.details.get(container.id)
 

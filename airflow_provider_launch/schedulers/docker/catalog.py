@@ -26,8 +26,6 @@ class Catalog:
     def __init__(self, engine: Engine) -> None:
         self.mutex = threading.RLock()
         """Locked while apps are listed and the result is acted on, so that two threads do not repeat the work."""
-        self.listed_at = 0.0
-        """Start of the latest poll, by `time.monotonic`."""
         self._engine = engine
         # Read without the mutex, so reading must not change the order.
         self._apps: FIFOCache[str, tuple[App, float]] = FIFOCache(_KEPT_APPS)
@@ -39,7 +37,7 @@ class Catalog:
     def poll(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request; return the apps, and the engine's time."""
         with self.mutex:
-            started_at = self.listed_at = time.monotonic()
+            started_at = time.monotonic()
             if len(ids) == 1:
                 containers, now = self._engine.containers(app_id=ids[0])
             else:
@@ -55,7 +53,6 @@ class Catalog:
 
     def every(self) -> tuple[dict[str, App], float]:
         """List all apps, also remains of removed ones; return them and the engine's time."""
-        self.listed_at = time.monotonic()
         containers, now = self._engine.containers()
         return apps_in(containers), now
 

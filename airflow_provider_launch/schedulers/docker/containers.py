@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from types import MappingProxyType
@@ -267,6 +267,16 @@ class App:
     def replicas(self) -> list[Container]:
         """Return all containers of replicas except discarded ones."""
         return [container for attempts in self.attempts.values() for container in attempts]
+
+    def with_running(self, ids: Collection[str]) -> App:
+        """Return the app as if these ended containers of replicas were still running."""
+        if not ids:
+            return self
+        attempts = {
+            key: [replace(c, state="running", exit_code=None) if c.id in ids else c for c in containers]
+            for key, containers in self.attempts.items()
+        }
+        return replace(self, attempts=attempts)
 
     def app_attempt(self) -> int:
         """Return the latest attempt of the app that has a container."""

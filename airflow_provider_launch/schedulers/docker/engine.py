@@ -50,6 +50,9 @@ _LEADS_NOWHERE = re.compile(
     r"too many links|too many levels of symbolic links|lstat .*: not a directory", re.IGNORECASE
 )
 """The engine's messages for a path that cannot exist: the program has replaced its directory by a loop or a file."""
+_REMOVAL_S = 10.0
+_STILL_IN_USE = re.compile(r"directory not empty|device or resource busy", re.IGNORECASE)
+"""The engine's messages while processes of a killed container, or the engine itself, still use its files."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 
 
@@ -234,11 +237,17 @@ class Engine:
 
     def remove(self, container: str, *, force: bool = True) -> None:
         """Remove a container with its anonymous volumes, a live one only with `force`; no-op for an unknown one."""
-        try:
-            with self.wire.request("DELETE", f"/containers/{container}", {"force": str(int(force)), "v": "1"}):
-                pass
-        except (NotFoundError, TakenError):
-            pass  # 409: its removal has already started
+        deadline = time.monotonic() + _REMOVAL_S
+        while True:
+            try:
+                with self.wire.request("DELETE", f"/containers/{container}", {"force": str(int(force)), "v": "1"}):
+                    return
+            except (NotFoundError, TakenError):
+                return  # 409: its removal has already started
+            except AppUnavailableError as error:
+                if not _STILL_IN_USE.search(str(error)) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
 
     def logs(self, container: str, since: str | None, tail: int | None) -> Response:
         """Return the open response with the frames of both streams, each line with its time."""

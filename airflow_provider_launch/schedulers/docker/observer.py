@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from cachetools import LRUCache
 
@@ -69,8 +69,9 @@ _SOON_S = 30.0
 """Seconds during which a new container is inspected often, because it may be started soon."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE = 137
+_NS = 1_000_000_000
 _CAUSE_S, _LIMITED_CAUSE_S = 0.2, 1.5
-"""Seconds until the engine reports the cause of a kill; longer for containers with a memory limit, because the report
+"""Seconds from a kill until the engine reports its cause; longer for containers with a memory limit, because the report
 of a lack of memory comes later."""
 _FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
@@ -98,6 +99,9 @@ class Observer:
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._checked_for_stops: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
+        self._unexplained: LRUCache[str, int] = LRUCache(_KEPT_CONTAINERS)
+        """Killed containers whose cause the engine may not have reported yet: id to the engine's time in epoch
+        nanoseconds at which it has."""
 
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return the state of an app and its next step.
@@ -112,8 +116,26 @@ class Observer:
         for container in to_inspect(app):
             # A container that was just created has nothing to report.
             if container.id not in made:
-                self.inspect(container)
-        return assess(app, Plan.of(app), self.details, now, submitted=submitted)
+                self.inspect(container, now)
+        return assess(self.explained(app), Plan.of(app), self.details, now, submitted=submitted)
+
+    def explained(self, app: App) -> App:
+        """Return the app in which a killed container still runs while the engine may not have reported the cause.
+
+        If a poll waited for the cause, it would delay the other apps of the engine.
+        """
+        return app.with_running({c.id for c in app.replicas() if c.id in self._unexplained})
+
+    def may_be_unexplained(self, container: Container) -> bool:
+        """Return whether a container must be inspected, because `explained` may count it as running."""
+        was_killed = container.exit_code == _SIGKILL_CODE and container.has_ended_lately
+        return container.id in self._unexplained or (was_killed and container.id not in self.details)
+
+    def explained_in_s(self, app: App, now: float) -> float | None:
+        """Return the most seconds until the engine has reported the causes of all kills; None if it has."""
+        due = [self._unexplained[c.id] for c in app.replicas() if c.id in self._unexplained]
+        # The engine's time has whole seconds, so it may be behind by one.
+        return max(0.0, math.ceil(max(due) / _NS) - now) if due else None
 
     def find_outside_stops(self, apps: Iterable[App], now: float) -> None:
         """Find out, with one request, whether programs that ended with 0 were stopped from outside.
@@ -143,14 +165,24 @@ class Observer:
             self._checked_for_stops[container.id] = True
 
     def find_ends(self, app: App) -> None:
-        """Find the end times of replicas for which the engine reported no event; one inspection for each replica."""
+        """Find the end times of replicas for which the engine reported no event; one inspection for each replica.
+
+        Only of those with exit code 0, because `assess` inspects the others.
+        """
         for container in app.replicas():
-            has_ended = not (container.live or container.unstarted)
-            if has_ended and container.id not in self.details and container.id not in self.ended_at:
+            is_known = container.id in self.details or container.id in self.ended_at
+            if container.exit_code == 0 and not is_known:
                 self.inspect(container)
 
-    def inspect(self, container: Container) -> None:
-        """Read the detail of a container; read it again while the container is not started."""
+    def inspect(self, container: Container, now: float = math.inf) -> None:
+        """Read the detail of a container; read it again while the container is not started.
+
+        A container that was killed just now gets no detail yet, because its cause may be missing; see `explained`.
+
+        Args:
+            container: the container.
+            now: the engine's time in epoch seconds. Without it the cause of a kill counts as reported.
+        """
         cached = self.details.get(container.id)
         moment = time.monotonic()
         if cached is not None:
@@ -159,24 +191,22 @@ class Observer:
             pause_s = _INSPECT_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _INSPECT_AGAIN_MAX_S)
             if final or (container.unstarted and moment - self._inspected_at.get(container.id, moment) < pause_s):
                 return
-        if container.exit_code == _SIGKILL_CODE:
-            # The engine gets the end and its cause in two messages, so the cause may come later.
-            self._wait_after_list(_CAUSE_S)
         try:
             document = self._engine.inspect(container.id)
-            late = time.monotonic() - self._catalog.listed_at > _LIMITED_CAUSE_S
-            if container.exit_code == _SIGKILL_CODE and not late and _hides_a_cause(document):
-                self._wait_after_list(_LIMITED_CAUSE_S)
-                document = self._engine.inspect(container.id)
         except NotFoundError:
             return
         detail = Detail.of(document)
+        if container.exit_code == _SIGKILL_CODE and not detail.out_of_memory:
+            # The engine gets the end and its cause in two messages. By the engine's clock, so that the app has not
+            # ended for one process while it runs for another.
+            pause_s = _LIMITED_CAUSE_S if (document.get("HostConfig") or {}).get("Memory") else _CAUSE_S
+            # The engine's time has whole seconds, so it may be before the end; far before it if a clock was set back.
+            if -_LIMITED_CAUSE_S < now - detail.finished / _NS < pause_s:
+                self._unexplained[container.id] = detail.finished + int(pause_s * _NS)
+                return
+        self._unexplained.pop(container.id, None)
         self.details[container.id] = self._with_restart_note(detail)
         self._inspected_at[container.id] = moment
-
-    def _wait_after_list(self, seconds: float) -> None:
-        """Wait until the last list is `seconds` old, so that containers that ended together wait only once."""
-        time.sleep(max(0.0, self._catalog.listed_at + seconds - time.monotonic()))
 
     def _with_restart_note(self, detail: Detail) -> Detail:
         """Add a note if the time of the end shows that the engine was restarted."""
@@ -438,8 +468,3 @@ def _first_image(app: App, role: str) -> str | None:
     """Return the image id of the first attempt of a role, because the tag may have moved since."""
     found = [c for (name, _), attempts in app.attempts.items() if name == role for c in attempts]
     return min(found, key=lambda c: c.created).image_id if found else None
-
-
-def _hides_a_cause(document: Mapping[str, Any]) -> bool:
-    """Return whether a killed container may have run out of memory although the engine does not report it (yet)."""
-    return bool((document.get("HostConfig") or {}).get("Memory")) and not document["State"].get("OOMKilled")

@@ -264,19 +264,26 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             app, assessment = self._observer.work(app.app_id) or (app, assessment)
             request = self._catalog.cached_request(app.app_id)
         observer = self._observer
-        response = response_from(app, assessment, observer.details, self._host(), request, observer.ended_at)
+        shown = observer.explained(app)
+        response = response_from(shown, assessment, observer.details, self._host(), request, observer.ended_at)
         if is_terminal(response.state) and Plan.of(app).own_network:
             self._free_network(app)
         if response.state is AppState.FAILED:
             add_error_files(response, lambda _, replica: self._error_text(app, replica))
-        limit_s = Plan.of(app).time_limit_s
-        if limit_s is not None and response.state is AppState.RUNNING:
-            response.act_in_s = max(0.0, app.plan_source.created + limit_s - now) + _LATE_S
+        response.act_in_s = self._act_in_s(app, response.state, now)
         if is_quiet:
             self._responses[app.app_id] = app, request, response
         else:
             self._responses.pop(app.app_id, None)
         return response
+
+    def _act_in_s(self, app: App, state: AppState, now: float) -> float | None:
+        """Return the seconds until the next poll must come; None if nothing is due."""
+        limit_s = Plan.of(app).time_limit_s
+        due = [self._observer.explained_in_s(app, now)]
+        if limit_s is not None and state is AppState.RUNNING:
+            due.append(max(0.0, app.plan_source.created + limit_s - now) + _LATE_S)
+        return min((each for each in due if each is not None), default=None)
 
     def _free_network(self, app: App) -> None:
         """Remove the network of an ended app, because an engine supports only about 30."""
@@ -335,12 +342,16 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _listed_state(self, app: App, now: float) -> AppState:
         with self._catalog.mutex:
             plan = Plan.of(app)
+            observer = self._observer
             # A container that was created some seconds ago and never ran may have failed to start.
-            if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
+            if app.marks or any(
+                c.removing or (c.unstarted and now - c.created > _START_S) or observer.may_be_unexplained(c)
+                for c in app.replicas()
+            ):
                 for container in to_inspect(app):
                     with contextlib.suppress(AppUnavailableError):  # the list alone is usually enough
-                        self._observer.inspect(container)
-            return assess(app, plan, self._observer.details, now).state
+                        observer.inspect(container, now)
+            return assess(observer.explained(app), plan, observer.details, now).state
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         app, _ = self._catalog.cached(app_id)
