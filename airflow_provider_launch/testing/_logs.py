@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import MOST_LINES
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
@@ -275,6 +276,17 @@ class LogTests(ContractBase):
         counts = [len(chunk.lines) for chunk in chunks]
         assert sum(counts) == 200
         assert max(counts) <= 100
+
+    def test_many_short_lines_are_read_on_completely(self, apps: Apps) -> None:
+        """A chunk has a limit of lines as well as of bytes; short lines reach the first, and a reader continues."""
+        count = 3 * MOST_LINES + 5
+        app_id = apps.start(apps.sh(f"seq 1 {count}; sleep {self.drain_s:g}"))
+        apps.end(app_id)
+
+        chunks = [*read_on(lambda cursor: apps.another().read_logs(app_id, "main", 0, cursor), apps.timeout_s)]
+        numbers = [int(line.text) for chunk in chunks for line in chunk.lines]
+        assert len(numbers) == count
+        assert all(found == number for number, found in enumerate(numbers, 1))
 
     def test_a_reader_that_started_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
         """Fast output overtakes the reader, which still has buffered lines from before the end."""

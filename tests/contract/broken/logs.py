@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk, LogLine, Stream
+from airflow_provider_launch.schedulers.logs import MOST_LINES
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import is_terminal
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -280,6 +281,15 @@ class TakesTheEndOfThatMomentForTheEnd(Threads):
         size = path.stat().st_size if path.exists() else 0
         known = self.sizes.setdefault(path, size) if size else 0
         return super()._read(path, at, ended) if at < known else ("", at)
+
+
+@caught_by("test_many_short_lines_are_read_on_completely")
+class DropsTheLinesAboveItsLimit(Threads):
+    """Limits the lines of a chunk, but continues after all that it has read."""
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk(chunk.lines[:MOST_LINES], chunk.cursor)
 
 
 @caught_by("test_a_read_is_bounded")
