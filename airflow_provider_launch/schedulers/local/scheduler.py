@@ -231,7 +231,14 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 response.msg = status.foreign_host(app, here)
                 return response
             if app["boot_id"] != layout.boot_id():
-                self._records.write_end(app_id, status.rebooted(self._records.state(app_id), app, time.time()))
+                document = status.rebooted(self._records.state(app_id), app, time.time())
+                try:
+                    self._records.write_end(app_id, document)
+                except OSError as error:
+                    # Its program may have replaced the id of the boot; a full disk then concerned all other apps.
+                    raise AppUnavailableError(
+                        f"host {here} was rebooted while app {app_id!r} ran, but its end cannot be written: {error}"
+                    ) from error
             else:
                 self._ensure(app_id)
         kept = self._built(app_id, app, app_def)
