@@ -499,6 +499,53 @@ def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, m
     assert (building / "new").exists()
 
 
+def test_a_first_sweep_of_another_process_is_not_repeated(scheduler: LocalScheduler, monkeypatch) -> None:
+    """Of two first launches, the slower one warned that old apps are not removed."""
+    old = on_record(scheduler)
+    os.utime(old / "state.json", (0, 0))
+    stamp = Path(scheduler.root, "swept")
+    look = os.lstat
+
+    def look_too_early(path: object) -> os.stat_result:
+        try:
+            return look(path)
+        finally:
+            stamp.touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, "lstat", look_too_early)
+        scheduler._records.sweep(3600)
+    assert old.exists()
+
+
+# ---- hosts that were rebooted ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["state.json", "journal"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_an_end_that_cannot_be_written_concerns_its_app_only(
+    scheduler: LocalScheduler, monkeypatch, name: str, code: int
+) -> None:
+    """A program that replaces the id of the boot makes each poll write; with a full disk this was an outage."""
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    with_app(boot_id="another")(damaged)
+    with_state(state="RUNNING", final=False)(damaged)
+    write = "write_json" if name == "state.json" else "append_journal"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), f"{scheduler.root}/{name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, write, fail)
+        answers = poll_many(scheduler, [damaged.name, other.name])
+        assert isinstance(answers[damaged.name], AppUnavailableError)
+        assert "its end cannot be written" in str(answers[damaged.name])
+        assert answers[other.name].state is AppState.SUCCEEDED
+
+    assert scheduler.describe(damaged.name).state is AppState.FAILED
+    assert "rebooted" in scheduler.describe(damaged.name).msg
+
+
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------
 
 

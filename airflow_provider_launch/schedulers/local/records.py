@@ -429,7 +429,10 @@ class Records:
                 return
             os.utime(stamp, follow_symlinks=False)
         except FileNotFoundError:
-            os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            try:
+                os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                return  # another first launch was faster, and sweeps
         trash = [*self._left_before(now - _LEFT_S)]
         for app_id in os.listdir(f"{self.root}/apps"):
             # An app that cannot be read or removed must not stop the removal of the others.
