@@ -426,38 +426,50 @@ class LogReader:
         return wanted and time.monotonic() >= replica.no_stream_until and stream_loop().reserve()
 
     def _open_stream(self, replica: ReplicaLog) -> bool:
+        """Open a stream in the reserved slot; False if there is none now, so that a plain read must follow."""
         engine = stream_loop()
+        stream, is_added = None, False
         try:
             stream = self._scheduler.stream_log(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
-        except Exception:  # noqa: BLE001 - the read that follows raises the error
-            stream = None
-        now = time.monotonic()
+            if stream is not None and self._attach(replica, stream):
+                # Before it is added, because later a request would delay the stream thread and all other streams.
+                self._report_attempts(replica, stream.attempt)
+                with self._changed:
+                    is_added = stream in self._streamed  # `stop` or `stop_replica` may have been called meanwhile
+                if is_added:
+                    engine.add(stream, self)  # from now on the slot belongs to the stream
+                    return True
+            is_refused = stream is None
+        except Exception:  # noqa: BLE001 - the read that follows raises the error, and a plug-in may return anything
+            is_refused = True
+        finally:
+            if not is_added:
+                engine.release()
         with self._changed:
-            is_wanted = not (self._stopped or replica.complete)
-            if stream is not None and is_wanted:
-                replica.stream, replica.streamed_at, replica.due = stream, now, _NEVER
-                replica.failures, replica.last_error = 0, ""
-                if self._finishing:
-                    replica.due = now + _AFTER_END_S
-                self._streamed[stream] = replica
-            elif stream is None:
+            dropped = self._detach([replica])
+            if is_refused:
                 pause_s = min(_NO_STREAM_S * 2**replica.cuts, _NO_STREAM_MAX_S)
-                replica.no_stream_until = now + pause_s
+                replica.no_stream_until = time.monotonic() + pause_s
                 replica.cuts = min(replica.cuts + 1, 10)
-        if stream is not None and is_wanted:
-            # Before the stream is added, because later a request would delay the stream thread and all other streams.
-            self._report_attempts(replica, stream.attempt)
-            with self._changed:
-                is_wanted = stream in self._streamed  # `stop` or `stop_replica` may have been called meanwhile
-        if stream is None or not is_wanted:
-            engine.release()
-            if stream is not None:
+        _close(dropped)
+        if stream is not None:
+            with suppress(Exception):
                 stream.close()
-            return False
-        engine.add(stream, self)
-        return True
+        return False
+
+    def _attach(self, replica: ReplicaLog, stream: LogStream) -> bool:
+        """Make it the stream of the replica; False if its log is no longer read."""
+        with self._changed:
+            if self._stopped or replica.complete:
+                return False
+            self._streamed[stream] = replica
+            replica.stream, replica.streamed_at, replica.due = stream, time.monotonic(), _NEVER
+            replica.failures, replica.last_error = 0, ""
+            if self._finishing:
+                replica.due = replica.streamed_at + _AFTER_END_S
+            return True
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
         """Take lines of a stream, on the stream thread; return False if the stream must pause."""

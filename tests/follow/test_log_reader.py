@@ -12,6 +12,7 @@ from airflow_provider_launch.follow import log_positions as log_queue
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.log_positions import position_after
 from airflow_provider_launch.follow.log_reader import LogReader
+from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.schedulers.api import LogChunk, LogLine
 from airflow_provider_launch.schedulers.logs import LINE_BYTES
 
@@ -123,6 +124,26 @@ def test_the_first_line_since_the_follower_came_is_shown():
     reader.step()
 
     assert texts_of(reader) == ["0\n", "1\n"]
+
+
+@pytest.mark.parametrize("stream", [
+    SimpleNamespace(attempt="first", cursor=1, close=lambda: None),
+    SimpleNamespace(cursor=1),
+    5,
+    [],
+])  # fmt: skip
+def test_a_stream_of_a_plug_in_that_cannot_be_used_leaves_its_slot_to_others(stream):
+    """There are 200 in a process; each such stream took one for ever."""
+    reader = reader_of(numbered(2), 1)
+    reader.can_stream = True
+    reader._scheduler.stream_log = lambda *_, **__: stream
+    before = stream_loop()._reserved
+    for _ in range(3):
+        reader.step()
+
+    assert stream_loop()._reserved == before
+    assert texts_of(reader) == ["0\n", "1\n"]
+    assert not reader.is_streaming()
 
 
 def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():

@@ -311,12 +311,15 @@ def test_result_is_not_lost(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPa
 def test_text_of_a_failure_is_not_lost(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     app_id = apps.start(sh('echo boom > "$TORCHELASTIC_ERROR_FILE"; exit 1'))
     apps.end(app_id)
+    # Another one, which has used the root and not read the text.
+    scheduler = create_scheduler("tests", root=apps.scheduler.root)
+    scheduler.list()
     lose(log_files, "read_reply", root, monkeypatch)
     with pytest.raises(SchedulerUnavailableError, match="is missing"):
-        apps.scheduler.describe(app_id)
+        scheduler.describe(app_id)
     root.bring_back()
 
-    assert apps.scheduler.describe(app_id).structured_error_msg == "boom\n"
+    assert scheduler.describe(app_id).structured_error_msg == "boom\n"
 
 
 @pytest.mark.parametrize("step", ["remove", "commit", "write_json"])

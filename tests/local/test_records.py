@@ -21,7 +21,7 @@ import pytest
 
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.local import layout, observed, processes, records, safe_files
+from airflow_provider_launch.schedulers.local import layout, log_files, observed, processes, records, safe_files
 from airflow_provider_launch.schedulers.local import scheduler as local
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
 from airflow_provider_launch.schedulers.retry import Phase
@@ -107,6 +107,7 @@ DAMAGES = {
     "an unknown state": with_state(state="x"),
     "more replicas than an app can have": with_role(num_replicas=1_000_000),
     "fewer replicas than none": with_role(num_replicas=-1),
+    "a large state": with_state(msg="x" * 300_000),
     "a state of many parts": with_state(ports=[0] * 10_000),
     "more replicas than there are": with_state(replicas=[REPLICA] * 5000),
     "replicas of numbers": with_state(replicas=[1]),
@@ -209,6 +210,126 @@ def test_a_large_request_that_is_replaced_again_and_again_is_not_read(scheduler:
     assert "replaced too often" in str(answers[damaged.name])
 
 
+def test_the_largest_app_is_read(scheduler: LocalScheduler) -> None:
+    path = on_record(scheduler, num_replicas=10_000)
+    with_state(replicas=[{**REPLICA, "id": k, "start": time.time(), "end": time.time()} for k in range(10_000)])(path)
+
+    assert len(scheduler.describe(path.name).roles_statuses[0].replicas) == 10_000
+    assert scheduler._records.has_ended(path.name) is True
+
+
+@pytest.mark.parametrize("roles", [
+    [Role("x" * 2000, "/", entrypoint="true", num_replicas=1000)],
+    [Role("main", "/", entrypoint="true", port_map={"x" * 300_000: 0})],
+])  # fmt: skip
+def test_an_app_whose_state_could_not_be_read_is_refused(scheduler: LocalScheduler, roles) -> None:
+    """The supervisor would write the end of the app, and every observer would refuse to read it."""
+    with pytest.raises(InvalidAppError, match="shorten the names"):
+        scheduler.submit_dryrun(AppDef("app", roles), {})
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the documents and error files that were read."""
+    found: list[str] = []
+    read, read_reply = layout.read_record, log_files.read_reply
+    monkeypatch.setattr(layout, "read_record", lambda path, *a: found.append(Path(path).name) or read(path, *a))
+    monkeypatch.setattr(log_files, "read_reply", lambda *a: found.append("error.json") or read_reply(*a))
+    return found
+
+
+@pytest.mark.parametrize("text", ["", "[1,"], ids=["sound", "not a document"])
+def test_a_state_that_has_not_changed_is_read_once(scheduler: LocalScheduler, monkeypatch, reads, text: str) -> None:
+    """Each read of a log parsed it, ten times a second for each replica."""
+    monkeypatch.setattr(local.subprocess, "run", lambda *_, **__: None)
+    path = on_record(scheduler)
+    with_state(text=text, state="RUNNING", final=False)(path)
+    for _ in range(5):
+        scheduler.read_logs(path.name, "main", 0)
+        scheduler._records.has_ended(path.name)
+    assert reads.count("state.json") == 1
+    assert scheduler._records.has_ended(path.name) is False
+
+    layout.write_json(str(path / "state.json"), STATE)
+    assert scheduler._records.has_ended(path.name) is True
+
+
+def test_a_line_in_the_journal_makes_no_poll_parse_the_same_state(
+    scheduler: LocalScheduler, monkeypatch, reads
+) -> None:
+    monkeypatch.setattr(local.subprocess, "run", lambda *_, **__: None)
+    path = on_record(scheduler)
+    with_state(state="RUNNING", final=False)(path)
+    assert scheduler.describe(path.name).state is AppState.RUNNING
+    reads.clear()
+    for _ in range(5):
+        layout.append_journal(scheduler.root, path.name, "RUNNING")
+        assert scheduler.describe(path.name).state is AppState.RUNNING
+    assert reads == []
+
+
+@pytest.mark.parametrize("damage", [with_replica(start="x"), with_replica(role="other"), with_state(msg="x" * 300_000)])
+def test_a_damaged_state_is_read_once(scheduler: LocalScheduler, reads, damage) -> None:
+    path = on_record(scheduler)
+    damage(path)
+    for _ in range(5):
+        with pytest.raises(AppUnavailableError, match="is damaged"):
+            scheduler.describe(path.name)
+    assert reads.count("state.json") <= 2  # whether it is final, and the rest
+
+    with_state()(path)
+    assert scheduler.describe(path.name).state is AppState.SUCCEEDED
+
+
+def test_error_files_of_an_ended_app_are_read_once(scheduler: LocalScheduler, reads) -> None:
+    """The reconciler lists all apps each minute; each list read and cleaned up to 512 texts of each failed app."""
+    path = on_record(scheduler)
+    with_state(state="FAILED", replicas=[{**REPLICA, "phase": Phase.FAILED.value, "code": 1}])(path)
+    error = path / "run/0/0-main/0/0/error.json"
+    error.parent.mkdir(parents=True)
+    error.write_text("why")
+    for _ in range(3):
+        assert [row.state for row in scheduler.list()] == [AppState.FAILED]
+    assert reads.count("error.json") == 0
+
+    for _ in range(3):
+        found = scheduler.describe(path.name)
+        assert found.structured_error_msg == found.roles_statuses[0].replicas[0].structured_error_msg == "why"
+    assert reads.count("error.json") == 1
+
+    with_state(state="FAILED", msg="again", replicas=[{**REPLICA, "phase": Phase.FAILED.value, "code": 1}])(path)
+    error.write_text("other")
+    assert scheduler.describe(path.name).structured_error_msg == "other"
+
+
+def test_an_error_file_that_cannot_be_read_now_is_read_later(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    with_state(state="FAILED", replicas=[{**REPLICA, "phase": Phase.FAILED.value, "code": 1}])(path)
+    error = path / "run/0/0-main/0/0/error.json"
+    error.parent.mkdir(parents=True)
+    error.write_text("why")
+
+    def fail(path: str) -> object:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_files, "open_regular", fail)
+        assert scheduler.describe(path.name).state is AppState.FAILED
+    assert scheduler.describe(path.name).structured_error_msg == "why"
+
+
+def test_a_large_exit_is_not_read(scheduler: LocalScheduler) -> None:
+    path = on_record(scheduler)
+    attempt = path / "run/0/0-main/0/0"
+    attempt.mkdir(parents=True)
+    exit_file = {"code": 3, "signal": None, "lost": None}
+    (attempt / "exit").write_text(json.dumps(exit_file))
+    assert "3" in scheduler.attempt_ending(path.name, "main", 0, 0)
+
+    (attempt / "exit").write_text(json.dumps({**exit_file, "x": "x" * 5000}))
+    assert scheduler.attempt_ending(path.name, "main", 0, 0) == ""
+
+
 def test_a_pipe_in_place_of_a_new_file_blocks_no_write(tmp_path: Path) -> None:
     """An observer writes the end of an app after a boot of the host; a program may know the pid of the observer."""
     path = tmp_path / "state.json"
@@ -224,7 +345,7 @@ def test_a_pipe_in_place_of_a_new_file_blocks_no_write(tmp_path: Path) -> None:
 def test_texts_of_a_state_are_short_lines(scheduler: LocalScheduler) -> None:
     """Each change of the message is a line of the task log, which all tasks of a triggerer share."""
     path = on_record(scheduler)
-    long = "A\n" * 500_000
+    long = "A\n" * 40_000
     with_state(state="FAILED", msg=long, host=long)(path)
 
     found = scheduler.describe(path.name)
@@ -376,6 +497,53 @@ def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, m
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (building / "new").exists()
+
+
+def test_a_first_sweep_of_another_process_is_not_repeated(scheduler: LocalScheduler, monkeypatch) -> None:
+    """Of two first launches, the slower one warned that old apps are not removed."""
+    old = on_record(scheduler)
+    os.utime(old / "state.json", (0, 0))
+    stamp = Path(scheduler.root, "swept")
+    look = os.lstat
+
+    def look_too_early(path: object) -> os.stat_result:
+        try:
+            return look(path)
+        finally:
+            stamp.touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, "lstat", look_too_early)
+        scheduler._records.sweep(3600)
+    assert old.exists()
+
+
+# ---- hosts that were rebooted ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["state.json", "journal"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_an_end_that_cannot_be_written_concerns_its_app_only(
+    scheduler: LocalScheduler, monkeypatch, name: str, code: int
+) -> None:
+    """A program that replaces the id of the boot makes each poll write; with a full disk this was an outage."""
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    with_app(boot_id="another")(damaged)
+    with_state(state="RUNNING", final=False)(damaged)
+    write = "write_json" if name == "state.json" else "append_journal"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), f"{scheduler.root}/{name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, write, fail)
+        answers = poll_many(scheduler, [damaged.name, other.name])
+        assert isinstance(answers[damaged.name], AppUnavailableError)
+        assert "its end cannot be written" in str(answers[damaged.name])
+        assert answers[other.name].state is AppState.SUCCEEDED
+
+    assert scheduler.describe(damaged.name).state is AppState.FAILED
+    assert "rebooted" in scheduler.describe(damaged.name).msg
 
 
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------
@@ -542,7 +710,7 @@ def test_more_attempts_than_there_can_be_are_an_error_of_the_app(
         scheduler.attempt_ending(path.name, "main", 0, 0)
     # The state names the last attempt, so that a result needs no list of them.
     assert scheduler.result(path.name) is None
-    with_state(state="FAILED", replicas=[{**REPLICA, "phase": "FAILED", "code": 1}])(path)
+    with_state(state="FAILED", replicas=[{**REPLICA, "phase": Phase.FAILED.value, "code": 1}])(path)
     assert scheduler.describe(path.name).state is AppState.FAILED
 
 

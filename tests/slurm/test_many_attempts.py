@@ -68,6 +68,19 @@ def test_records_of_more_attempts_than_can_be_are_an_error_of_the_app() -> None:
     assert store.questions == 1
 
 
+def test_many_retries_do_not_allow_any_number_of_records() -> None:
+    """All records are parsed after each change, while the followers of other apps wait."""
+
+    def most(replicas: int, max_retries: int) -> int:
+        role = Role("r", "", entrypoint="x", num_replicas=replicas, max_retries=max_retries)
+        return most_attempts(build_request(AppDef("a", [role]), SlurmOpts(), "app", {}))
+
+    assert most(2, 500) < 25_000
+    # Each of many replicas may be retried a few times, and one replica often.
+    assert most(2000, 3) > 2000 * 4 * 4
+    assert most(1, 100) > 100 * 100
+
+
 def test_lines_of_each_attempt_are_read_in_order() -> None:
     files = {stdout(0): b"0\n", stdout(1): b"", stdout(2): b"2\n", stdout(120): b"120\n", stdout(249): b"no end"}
     store = Store([Attempt(0, 0, 0, number, code=1) for number in range(250)], files)

@@ -109,10 +109,17 @@ LARGEST_RECORD = 16 * 1024 * 1024
 """Maximum size of a document in bytes; the program can replace it and could make it as large as the disk."""
 MOST_PARTS = 500_000
 """Maximum items of lists and objects in it: each needs fifty times the memory of its text, and CPU time."""
+LARGEST_EXIT = 4096
+"""Maximum size in bytes of the files `exit` and `pid` of an attempt."""
 
 
-class TooManyPartsError(UntrustedError):
-    """The lists and objects of a document have more items than it can need."""
+def largest_state(replicas: int) -> int:
+    """Return the maximum size in bytes of the state of an app with this many replicas."""
+    return 256 * 1024 + 1024 * replicas
+
+
+class OversizedError(UntrustedError):
+    """A document is larger, or its lists and objects have more items, than it can need."""
 
 
 def parse_record(data: str | bytes, most_parts: int = MOST_PARTS) -> Any:
@@ -124,34 +131,33 @@ def parse_record(data: str | bytes, most_parts: int = MOST_PARTS) -> Any:
     data = data.encode() if isinstance(data, str) else data
     parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if parts > most_parts:
-        raise TooManyPartsError(f"the document has about {parts} parts, the limit is {most_parts}")
+        raise OversizedError(f"the document has about {parts} parts, the limit is {most_parts}")
     return parse_json(data, LARGEST_RECORD)
 
 
-def read_json(path: str) -> Any:
-    """Return the document, or None if the file does not exist or has no valid document."""
+def read_json(path: str, most_bytes: int = LARGEST_RECORD) -> Any:
+    """Return the document, or None if the file does not exist, has no valid document, or is larger."""
     try:
-        return read_small_json(path, MOST_PARTS)
-    except TooManyPartsError:
-        return None
-
-
-def read_small_json(path: str, most_parts: int) -> Any:
-    """Return the same, if the lists and objects of the document have at most this many items.
-
-    Raises:
-        TooManyPartsError: they have more, so that a program has written them; they would cost time in each poll.
-    """
-    try:
-        with open_regular(path) as file:
-            # Check the size before reading, because a sparse file would fill the memory.
-            if os.fstat(file.fileno()).st_size > LARGEST_RECORD:
-                return None
-            return parse_record(file.read(LARGEST_RECORD + 1), most_parts)
-    except TooManyPartsError:
-        raise
+        return read_record(path, MOST_PARTS, most_bytes)
     except (FileNotFoundError, NotRegularError, UntrustedError):
         return None
+
+
+def read_record(path: str, most_parts: int, most_bytes: int) -> Any:
+    """Return the document.
+
+    Raises:
+        OversizedError: it has more items or bytes, so that a program has written it; it would cost time in each poll.
+        UntrustedError: it is not valid JSON.
+        OSError: it cannot be read; FileNotFoundError and NotRegularError as in `open_regular`.
+    """
+    with open_regular(path) as file:
+        # Check the size before reading, because a sparse file would fill the memory.
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise OversizedError(f"the document has {size} bytes, the limit is {most_bytes}")
+        # A program may write more meanwhile; the rest is not read, so the document is not valid.
+        return parse_record(file.read(most_bytes), most_parts)
 
 
 def write_json(path: str, document: object, *, durable: bool = False) -> None:

@@ -67,10 +67,12 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
     at = attempts[attempt]
     path = f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit"
     try:
-        document = layout.read_small_json(path, _EXIT_PARTS)
+        document = layout.read_record(path, _EXIT_PARTS, layout.LARGEST_EXIT)
         is_sound = document and isinstance(document["code"], (int, type(None)))
         return ending_of(document) if is_sound else ""
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except FileNotFoundError:
+        return ""
+    except (NotRegularError, LookupError, TypeError, ValueError, AttributeError):
         return ""  # its program has replaced the file of the shim
 
 
@@ -86,11 +88,14 @@ def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str 
         role_dir: directory name of the role.
         k: the replica.
         at: its attempt, as attempt of the app and of the replica.
+
+    Raises:
+        OSError: it cannot be read now.
     """
     try:
         with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/error.json") as file:
             return file.read(LONGEST_REPLY).decode("utf-8", "replace") or None
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotRegularError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,15 +14,62 @@ from airflow_provider_launch.schedulers.local.layout import JOURNAL
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.local.records import Version
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
     from airflow_provider_launch.specs.roles import Role
+
+    Files = tuple[Version, Version | None]
 
 POLL_AGAIN_S = 1.0
 """Seconds after which a cached response is checked even without a journal line: the supervisor may have been killed."""
 KEPT_ROLES = 1024
+_KEPT_BYTES = 64 * 1024 * 1024
+"""Maximum memory of the cached responses of all apps together, as estimated."""
+_APP_BYTES, _REPLICA_BYTES = 4096, 256
 _MOST_NEWS, _LONGEST_PARTIAL = 64 * 1024, 1024
 """Maximum bytes of the journal that are read: a thousand changes. If there are more, all apps are read again, which
 takes as long for honest apps, while a program can write a million line ends."""
+
+
+class Kept:
+    """A response and the versions of the files from which it was built; with `damage`, they have this error instead."""
+
+    __slots__ = ("damage", "files", "has_errors", "response")
+
+    def __init__(self, files: Files, response: DescribeAppResponse, damage: str = "") -> None:
+        self.files = files
+        self.response = response
+        self.damage = damage
+        self.has_errors = False
+        """Whether the error files of its replicas were read."""
+
+
+class KeptResponses:
+    """Cached responses of all apps. Those of ended apps do not change, and their error files can be large."""
+
+    def __init__(self) -> None:
+        self._apps: FIFOCache[str, Kept] = FIFOCache(_KEPT_BYTES, getsizeof=_memory_of)
+
+    def get(self, app_id: str, files: Files) -> Kept | None:
+        """Return the response that was built from these versions of the files."""
+        found = self._apps.get(app_id)
+        return found if found is not None and found.files == files else None
+
+    def keep(self, app_id: str, kept: Kept) -> None:
+        """Cache a response, or again one that has grown; the oldest entries are dropped."""
+        self._apps.pop(app_id, None)
+        with contextlib.suppress(ValueError):  # it is larger than the whole cache
+            self._apps[app_id] = kept
+
+
+def _memory_of(kept: Kept) -> int:
+    texts = [
+        text
+        for role in kept.response.roles_statuses
+        for one in role.replicas
+        for text in (one.hostname, one.structured_error_msg)
+    ]
+    return _APP_BYTES + _REPLICA_BYTES * len(texts) + sum(map(len, texts))
 
 
 class Observed:

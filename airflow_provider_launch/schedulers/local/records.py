@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachetools import FIFOCache
 
@@ -105,6 +105,16 @@ class StoredApp(dict[str, Any]):
         return sum(role.num_replicas for role in app.roles) if app else MAX_REPLICAS
 
 
+class _SeenState(NamedTuple):
+    """What was read in one version of a state."""
+
+    version: Version
+    is_final: bool
+    is_document: bool
+    damage: str
+    """The error if its program has replaced it; empty: it is sound."""
+
+
 class _StoredApps:
     """The cached requests by app id. A request never changes, but a program may replace that of its own app."""
 
@@ -160,6 +170,9 @@ class Records:
         self.root = root
         self._is_used = False
         self._apps = _StoredApps()
+        # Reads come from several threads, so they must not change the order.
+        self._lock = threading.Lock()
+        self._states: FIFOCache[str, _SeenState] = FIFOCache(_TRACKED)
         self._damaged: dict[str, tuple[Version | None, str]] = {}
         """App id to the version of a damaged record and its error, so that it is not read again in each poll."""
         self._id: str | None = None
@@ -257,22 +270,65 @@ class Records:
         return found
 
     def _state(self, app_id: str) -> dict[str, Any] | None:
-        safe_files.refuse_foreign(self.dir(app_id))
+        seen = self._seen_state(app_id)
+        if seen is not None and not seen.is_document:
+            return None
         kept = self._apps.get(app_id)
         count = kept.most_replicas if kept else MAX_REPLICAS
-        path = f"{self.dir(app_id)}/{layout.STATE}"
+        # Before the read, so that a later version is read again.
+        version = self.state_version(app_id)
+        found: dict[str, Any] | None = None
+        damage = ""
         try:
-            found: dict[str, Any] | None = layout.read_small_json(path, _STATE_PARTS + _REPLICA_PARTS * count)
-        except layout.TooManyPartsError as error:
-            raise AppUnavailableError(self.damage(app_id, f"{layout.STATE}: {error}")) from error
-        if found is not None:
-            self._refuse_damaged(app_id, found, {"final": bool})
+            path = f"{self.dir(app_id)}/{layout.STATE}"
+            found = layout.read_record(path, _STATE_PARTS + _REPLICA_PARTS * count, layout.largest_state(count))
+            if found is not None:
+                self._refuse_damaged(app_id, found, {"final": bool})
+        except (FileNotFoundError, safe_files.NotRegularError):
+            return None  # a program may have leased it, so the same version may be read later
+        except AppUnavailableError as error:
+            damage = str(error)
+        except layout.OversizedError as error:
+            damage = self.damage(app_id, f"{layout.STATE}: {error}")
+        except UntrustedError:
+            pass  # the next supervisor writes it again
+        if version is not None:
+            is_final = found is not None and not damage and bool(found["final"])
+            with self._lock:
+                self._states[app_id] = _SeenState(version, is_final, found is not None, damage)
+        if damage:
+            raise AppUnavailableError(damage)
         return found
 
+    def _seen_state(self, app_id: str) -> _SeenState | None:
+        """Return what was read if the state has not changed since.
+
+        Raises:
+            AppUnavailableError: it is damaged.
+        """
+        safe_files.refuse_foreign(self.dir(app_id))
+        seen = self._states.get(app_id)
+        if seen is None or seen.version != self.state_version(app_id):
+            return None
+        if seen.damage:
+            raise AppUnavailableError(seen.damage)
+        return seen
+
     def has_ended(self, app_id: str) -> bool:
-        """Return whether the state is final."""
+        """Return whether the state is final; each read of a log calls this, so each version is parsed once.
+
+        Raises:
+            AppUnavailableError: the state is damaged.
+        """
+        seen = self._seen_state(app_id)
+        if seen is not None:
+            return seen.is_final
         document = self._state(app_id)
         return document is not None and bool(document["final"])
+
+    def state_version(self, app_id: str) -> Version | None:
+        """Return a version that changes with the state; None if there is no state yet."""
+        return self._version(f"{self.dir(app_id)}/{layout.STATE}")
 
     def is_supervised(self, app_id: str) -> bool:
         """Return whether the app has a live supervisor."""
@@ -373,7 +429,10 @@ class Records:
                 return
             os.utime(stamp, follow_symlinks=False)
         except FileNotFoundError:
-            os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            try:
+                os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                return  # another first launch was faster, and sweeps
         trash = [*self._left_before(now - _LEFT_S)]
         for app_id in os.listdir(f"{self.root}/apps"):
             # An app that cannot be read or removed must not stop the removal of the others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import socket
@@ -21,7 +22,7 @@ from airflow_provider_launch.schedulers.environment import (
     refuse_equal_port_variables,
     replica_env,
 )
-from airflow_provider_launch.schedulers.local import leases
+from airflow_provider_launch.schedulers.local import layout, leases
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
@@ -39,6 +40,8 @@ INHERITED = (
 )  # fmt: skip
 """Variables that replicas inherit from the launcher. Others may contain secrets of the worker."""
 FORMATTED_REPLICAS = 3
+_STATE_BYTES, _REPLICA_BYTES, _ROLE_BYTES = 4096, 400, 100
+"""Maximum bytes in the state of the app, of a replica, and of a role or port, in addition to the names."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,20 @@ class LocalRequest:
                 ) from error
 
 
+def _refuse_large_state(roles: list[LocalRole]) -> None:
+    """Refuse an app whose state would be too large to be read again: it has the name of its role for each replica."""
+    size = _STATE_BYTES
+    for role in roles:
+        name = len(json.dumps(role.name))
+        size += (name + _REPLICA_BYTES) * len(role.replicas) + name + _ROLE_BYTES
+        size += sum(name + len(json.dumps(port)) + _ROLE_BYTES for port in role.ports)
+    if size > (most := layout.largest_state(sum(len(role.replicas) for role in roles))):
+        raise InvalidAppError(
+            f"the state of the app may have {size} bytes, but at most {most} are read; shorten the names of its roles "
+            f"and ports"
+        )
+
+
 def build_request(
     app: AppDef, opts: LocalOpts, app_id: str, environ: Mapping[str, str], gpus: list[str], app_dir: str = ""
 ) -> LocalRequest:
@@ -129,7 +146,7 @@ def build_request(
 
     Raises:
         UnsupportedError: a role uses a feature that local processes lack.
-        InvalidAppError: the image is not a directory, or a workspace is missing or too large.
+        InvalidAppError: the image is not a directory, a workspace is missing or too large, or names are too long.
     """
     refuse_more_gpus(
         app,
@@ -171,6 +188,7 @@ def build_request(
             )
         )
     refuse_equal_port_variables(app)
+    _refuse_large_state(roles)
     return LocalRequest(
         app_id=app_id,
         name=app.name,

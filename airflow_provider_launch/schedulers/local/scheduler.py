@@ -32,9 +32,9 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, safe_files, status
 from airflow_provider_launch.schedulers.local.log_files import read_result
-from airflow_provider_launch.schedulers.local.observed import Observed
+from airflow_provider_launch.schedulers.local.observed import Kept, KeptResponses, Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
-from airflow_provider_launch.schedulers.local.records import APP_ID, Records
+from airflow_provider_launch.schedulers.local.records import APP_ID, Records, StoredApp
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
 from airflow_provider_launch.schedulers.local.safe_files import ForeignFileError
 from airflow_provider_launch.schedulers.responses import add_error_files
@@ -86,6 +86,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         self.root = _root(self.connection)
         self._records = Records(self.root)
         self._observed = Observed(self.root, self._records.is_supervised)
+        self._kept = KeptResponses()
         # `describe` is called from the threads of several followers.
         self._mutex = threading.Lock()
         self._stuck: dict[str, tuple[float, str]] = {}
@@ -181,15 +182,20 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             raise AppUnavailableError(next(iter(damaged.values())), texts=damaged)
         return found
 
-    def _describe_many(self, app_ids: Sequence[str]) -> tuple[dict[str, DescribeAppResponse | None], dict[str, str]]:
-        """Return the response of each app, and the errors of damaged apps."""
+    def _describe_many(
+        self, app_ids: Sequence[str], *, errors: bool = True
+    ) -> tuple[dict[str, DescribeAppResponse | None], dict[str, str]]:
+        """Return the response of each app, and the error messages of damaged apps.
+
+        `errors`: also read the error files of failed apps, which can be many and large.
+        """
         found: dict[str, DescribeAppResponse | None] = {}
         damaged: dict[str, str] = {}
         with self._mutex, self._records.readable():
             self._observed.forget_changed()
             for app_id in app_ids:
                 try:
-                    response = self._observed.get(app_id) or self._load(app_id)
+                    response = self._observed.get(app_id) or self._load(app_id, errors=errors)
                 except AppUnavailableError as error:
                     damaged[app_id] = str(error)
                     continue
@@ -212,44 +218,87 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 found[app_id] = copy.copy(response) if response else None
         return found, damaged
 
-    def _load(self, app_id: str) -> DescribeAppResponse | None:
+    def _load(self, app_id: str, *, errors: bool) -> DescribeAppResponse | None:
         """Read the files of one app; start a new supervisor if the last one was killed."""
         app = self._records.app(app_id)
         if app is None:
             return None
         app_def = self._records.app_def(app_id, app)
-        document = self._records.state(app_id)
-        if document is None or not document["final"]:
+        if not self._records.has_ended(app_id):
             here = socket.gethostname()
             if app["host"] != here:
-                response = status.response_from(app_id, app, document, app_def)
+                response = status.response_from(app_id, app, self._records.state(app_id), app_def)
                 response.msg = status.foreign_host(app, here)
                 return response
             if app["boot_id"] != layout.boot_id():
-                document = status.rebooted(document, app, time.time())
-                self._records.write_end(app_id, document)
+                document = status.rebooted(self._records.state(app_id), app, time.time())
+                try:
+                    self._records.write_end(app_id, document)
+                except OSError as error:
+                    # Its program may have replaced the id of the boot; a full disk then concerned all other apps.
+                    raise AppUnavailableError(
+                        f"host {here} was rebooted while app {app_id!r} ran, but its end cannot be written: {error}"
+                    ) from error
             else:
                 self._ensure(app_id)
-                document = self._records.state(app_id)
-        if document is None and self._records.app(app_id) is None:
+        kept = self._built(app_id, app, app_def)
+        if kept is None:
             return None  # deleted meanwhile; a missing root would be an error
-        response = status.response_from(app_id, app, document, app_def)
-        response.ui_url = Path(self._records.dir(app_id), "run").as_uri()
-        if response.state is AppState.FAILED:
-            if not self._add_error_files(app_id, response, document or {}) and self._records.app(app_id) is None:
+        if kept.response.state is AppState.FAILED:
+            if errors and not kept.has_errors and not self._add_error_files(app_id, kept):
                 return None  # as above
-        elif not is_terminal(response.state):
-            self._observed.keep(app_id, response)
-        return response
+        elif not is_terminal(kept.response.state):
+            self._observed.keep(app_id, kept.response)
+        return kept.response
 
-    def _add_error_files(self, app_id: str, response: DescribeAppResponse, state: Mapping[str, Any]) -> bool:
+    def _built(self, app_id: str, app: StoredApp, app_def: AppDef) -> Kept | None:
+        """Return the response, which is built once for each version of the files; None if the app does not exist."""
+        # Before the read, so that a later version is read again.
+        files = app.version, self._records.state_version(app_id)
+        kept = self._kept.get(app_id, files)
+        if kept is None:
+            try:
+                document = self._records.state(app_id)
+                if document is None and self._records.app(app_id) is None:
+                    return None
+                response = status.response_from(app_id, app, document, app_def)
+            except (AppUnavailableError, ValueError, LookupError, TypeError, AttributeError) as error:
+                # Its program has replaced what the supervisor wrote.
+                is_known = isinstance(error, AppUnavailableError)
+                text = f"{type(error).__name__}: {str(error)[:200]}"
+                damage = str(error) if is_known else self._records.damage(app_id, text)
+                kept = Kept(files, DescribeAppResponse(app_id), damage)
+            else:
+                response.ui_url = Path(self._records.dir(app_id), "run").as_uri()
+                kept = Kept(files, response)
+            # A state that cannot be read now may be read later in the same version.
+            if kept.damage or document is not None:
+                self._kept.keep(app_id, kept)
+        if kept.damage:
+            raise AppUnavailableError(kept.damage)
+        return kept
+
+    def _add_error_files(self, app_id: str, kept: Kept) -> bool:
+        """Add what the replicas of a failed app wrote; return False if the app no longer exists."""
+        state = self._records.state(app_id) or {}
         app_dir, app_attempt = self._records.dir(app_id), state.get("app_attempt", 0)
+        is_complete = True
 
         def read(index: int, replica: ReplicaStatus) -> str | None:
+            nonlocal is_complete
             at = app_attempt, (replica.num_restarts or 0) - app_attempt
-            return log_files.read_reply(app_dir, layout.role_dir(index, replica.role), replica.id, at)
+            try:
+                return log_files.read_reply(app_dir, layout.role_dir(index, replica.role), replica.id, at)
+            except OSError:
+                is_complete = False  # such as too many open files: the next poll reads them again
+                return None
 
-        return add_error_files(response, read)
+        has_all = add_error_files(kept.response, read)
+        if not has_all and self._records.app(app_id) is None:
+            return False
+        kept.has_errors = is_complete
+        self._kept.keep(app_id, kept)
+        return True
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
         app = self._records.app(app_id)
@@ -257,7 +306,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
-        found, damaged = self._describe_many(self._records.ids())
+        found, damaged = self._describe_many(self._records.ids(), errors=False)
         for app_id, response in found.items():
             try:
                 app = self._records.app(app_id)

@@ -308,10 +308,10 @@ class _Supervisor:
         path = self._path(replica)
         # The lock first, because the shim writes `exit` before it releases the lock.
         alive = processes.is_locked(f"{path}/shim.lock")
-        found = layout.read_json(f"{path}/exit")
+        found = layout.read_json(f"{path}/exit", layout.LARGEST_EXIT)
         if found is None and not alive and os.path.exists(f"{path}/started"):
             # Read again, because the shim may have ended between the two checks.
-            found = layout.read_json(f"{path}/exit") or self._lost(replica, path)
+            found = layout.read_json(f"{path}/exit", layout.LARGEST_EXIT) or self._lost(replica, path)
         if found is None and not alive and replica.false_starts >= FALSE_STARTS:
             found = self._lost(replica, path)
         if found is not None:
@@ -437,7 +437,7 @@ class _Supervisor:
             processes.send(replica.child, signum)
             replica.asked_to_stop = True
             return
-        found = layout.read_json(f"{self._path(replica)}/pid")
+        found = layout.read_json(f"{self._path(replica)}/pid", layout.LARGEST_EXIT)
         if found and processes.send_if_same(found["shim"], found["start"], signum):
             replica.asked_to_stop = True
 
@@ -471,7 +471,7 @@ class _Supervisor:
 
     def _replica_document(self, replica: _Replica) -> dict[str, Any]:
         if replica.phase is Phase.RUNNING and not replica.exit:
-            found = layout.read_json(f"{self._path(replica)}/pid")
+            found = layout.read_json(f"{self._path(replica)}/pid", layout.LARGEST_EXIT)
             if found:
                 replica.exit = {"start": found["at"]}
         return {

@@ -34,6 +34,8 @@ _MOST_READS = 20
 delays all apps."""
 _FEW_ATTEMPTS = 1000
 """Number of attempts that an app may always have, whatever its retries."""
+_MANY_ATTEMPTS, _MANY_OF_REPLICA = 20_000, 10
+"""Maximum attempts of an app, and in addition for each replica, because all of them are parsed after each change."""
 
 
 @dataclass
@@ -208,5 +210,6 @@ def most_attempts(request: SlurmRequest, *, of_replica: bool = False) -> int:
     """Return the maximum number of attempts of all replicas of an app together, or of one replica."""
     roles = request.app_def.roles
     tries = 1 + max((role.max_retries for role in roles), default=0)
-    # In each attempt of the app, a replica may have this many attempts.
-    return _FEW_ATTEMPTS + (1 if of_replica else sum(role.num_replicas for role in roles)) * tries**2
+    count = 1 if of_replica else sum(role.num_replicas for role in roles)
+    # In each attempt of the app, a replica may have this many attempts. The app may have changed its own `max_retries`.
+    return min(_FEW_ATTEMPTS + count * tries**2, _MANY_ATTEMPTS + count * _MANY_OF_REPLICA)
