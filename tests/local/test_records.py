@@ -500,7 +500,7 @@ def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, m
 
 
 def test_a_first_sweep_of_another_process_is_not_repeated(scheduler: LocalScheduler, monkeypatch) -> None:
-    """Of two first launches, the slower one warned that old apps are not removed."""
+    """The slower of two first launches warned that old apps are not removed."""
     old = on_record(scheduler)
     os.utime(old / "state.json", (0, 0))
     stamp = Path(scheduler.root, "swept")

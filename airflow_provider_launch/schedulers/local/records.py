@@ -106,7 +106,7 @@ class StoredApp(dict[str, Any]):
 
 
 class _SeenState(NamedTuple):
-    """What was read in one version of a state."""
+    """The content of one version of a state."""
 
     version: Version
     is_final: bool

@@ -34,7 +34,7 @@ _MOST_READS = 20
 delays all apps."""
 _FEW_ATTEMPTS = 1000
 """Number of attempts that an app may always have, whatever its retries."""
-_MANY_ATTEMPTS, _MANY_OF_REPLICA = 20_000, 10
+_MANY_ATTEMPTS, _MANY_OF_REPLICA = 20_000, 20
 """Maximum attempts of an app, and in addition for each replica, because all of them are parsed after each change."""
 
 
