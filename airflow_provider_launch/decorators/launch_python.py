@@ -68,7 +68,7 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch.functions.app import role_app
         from airflow_provider_launch.functions.arguments import parameters_of
 
-        self._python, self._torch, self._gather = python, torch, gather
+        self._python, self._gather = python, gather
         self._named: dict[str, Any] = {}
         """Arguments from Airflow's context."""
         op_kwargs = dict(op_kwargs or {})
@@ -107,7 +107,7 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         register_in_json([args, kwargs])
         return with_function(
             super()._rendered_app(), self.python_callable, args, kwargs,
-            torch=self._torch, gather=self._gather, has_workspace=self.workspace is not None,
+            gather=self._gather, has_workspace=self.workspace is not None,
         )  # fmt: skip
 
     def _app_for(self, app: AppDef, backend: str) -> AppDef:
@@ -205,7 +205,7 @@ def launch_python_task(
         multiple_outputs: as for `@task`: True pushes each key of a returned dict. None: by the annotation.
         kwargs: `image`, `num_replicas`, `resource`, `env`, `max_retries`, `retry_policy`, `port_map`, `mounts` and
             `metadata` as in `Role`; `python`, the interpreter in the image (None: `python3`, on local processes that of
-            the worker); `torch=True` sets the variables of `torch.distributed`; `gather=True` returns a list of the
+            the worker); `torch=True` is `torch_env` of the role; `gather=True` returns a list of the
             values of all replicas; arguments of `LaunchAppOperator` except `app`, `component`, `wait` and `results`,
             and those of every task.
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_provider_launch.functions.arguments import bound, defaults_of
 from airflow_provider_launch.functions.source import FunctionSource, source_of
-from airflow_provider_launch.functions.torch_names import TORCH_DEFAULTS, torch_variables
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import Resource
@@ -25,7 +24,6 @@ LARGEST_BYTES = 1_000_000
 """Limit for the source and the arguments of a function. Kubernetes stores 1.5 MB, and Linux passes 2 MB."""
 _PART_CHARS = 120_000
 """Linux passes 131 071 bytes in one variable."""
-_TORCH_PORT = "torch"
 # It also runs with Python 2, to name the reason. It contains `LAUNCH_RESULT_PATH`, because a scheduler that cannot
 # return a result refuses programs with this name.
 _COMMAND = (
@@ -56,7 +54,7 @@ def function_app(
         function: made with `def` or `async def`.
         args: its arguments by position, as JSON can hold them.
         kwargs: its arguments by name. A parameter `replica` gets the `Replica` in which the function runs.
-        torch: whether to set the variables of `torch.distributed`, with a port of their own.
+        torch: whether the replicas are the processes of one PyTorch training: `torch_env` of `Role`.
         gather: whether the result is a list of what all replicas have returned; otherwise that of replica 0 counts.
         fields: those of `role_app`.
 
@@ -64,7 +62,7 @@ def function_app(
         InvalidAppError: the function or an argument cannot travel.
     """
     app = role_app(getattr(function, "__name__", "function"), torch=torch, **fields)
-    return with_function(app, function, args, kwargs or {}, torch=torch, gather=gather)
+    return with_function(app, function, args, kwargs or {}, gather=gather)
 
 
 def role_app(
@@ -98,21 +96,22 @@ def role_app(
         mounts: of each replica.
         metadata: by scheduler or tool.
         workspace: local directories; modules next to the file of the function may then be imported.
-        torch: whether `torch.distributed` needs a port and its variables.
+        torch: its `torch_env`.
     """
     role = Role(
         name=name,
         image=image,
         entrypoint=python,
         args=["-c", _COMMAND],
-        env={**(TORCH_DEFAULTS if torch else {}), **(env or {})},
+        env={**(env or {})},
         num_replicas=num_replicas,
         max_retries=max_retries,
         retry_policy=retry_policy,
-        port_map={**({_TORCH_PORT: 0} if torch else {}), **(port_map or {})},
+        port_map={**(port_map or {})},
         mounts=[*mounts],
         metadata={**(metadata or {})},
         workspace=workspace,
+        torch_env=torch,
     )
     if resource is not None:
         role.resource = resource
@@ -125,7 +124,6 @@ def with_function(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    torch: bool = False,
     gather: bool = False,
     has_workspace: bool = False,
 ) -> AppDef:
@@ -136,8 +134,7 @@ def with_function(
         function: made with `def` or `async def`.
         args: its arguments by position.
         kwargs: its arguments by name.
-        torch: as in `function_app`.
-        gather: the same.
+        gather: as in `function_app`.
         has_workspace: whether the role will get a workspace.
 
     Raises:
@@ -151,7 +148,6 @@ def with_function(
         **bound(function, args, kwargs),
         "defaults": defaults_of(function),
         "gather": gather,
-        "variables": torch_variables(role.name, _TORCH_PORT) if torch else {},
     }
     env = {**role.env, **_variables(source, document)}
     return dataclasses.replace(app, roles=[dataclasses.replace(role, env=env)])

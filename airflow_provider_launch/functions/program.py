@@ -327,18 +327,8 @@ def show_logging() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def set_variables(variables: dict[str, str]) -> None:
-    """Give variables of this replica further names, such as those of torch."""
-    for name, known in variables.items():
-        if name not in os.environ:
-            if not os.environ.get(known):
-                raise RuntimeError(APART)
-            os.environ[name] = os.environ[known]
-
-
 def call(program: str, text: str, sent: dict[str, Any]) -> Any:
     """Import the function and call it; return its value."""
-    set_variables(sent["variables"])
     module = imported(program, text)
     function = with_defaults(getattr(module, sent["name"]), sent["defaults"])
     args, named, at = sent["args"], sent["kwargs"], sent["replica"]

@@ -193,7 +193,7 @@ def test_torch_gets_its_variables_and_the_replicas_meet(deferrable) -> None:
 
     def meet(replica: Replica):
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        known = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        known = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "PET_NNODES")]
         if replica.id == 0:
             with socket.create_server(address) as server, server.accept()[0] as other:
                 return [known, other.recv(10).decode()]
@@ -209,7 +209,7 @@ def test_torch_gets_its_variables_and_the_replicas_meet(deferrable) -> None:
     options = {"num_replicas": 2, "torch": True, "deferrable": deferrable}
     ran = run(made(meet, options=options), api)
     assert ran.error is None, ran.lines
-    assert value(api, "meet") == [["0", "2", "0", "1"], "from 1"]
+    assert value(api, "meet") == [["0", "2", "0", "2"], "from 1"]
 
 
 def test_a_workspace_brings_modules_next_to_the_file(tmp_path, monkeypatch) -> None:

@@ -59,11 +59,8 @@ def test_the_fields_are_those_of_a_role() -> None:
 
     assert (app.name, role.name, role.image, role.entrypoint) == ("share", "share", "python:3.12", "/opt/python")
     assert (role.num_replicas, role.resource, role.max_retries) == (4, resource, 2)
-    assert (role.retry_policy, role.port_map, role.metadata) == (
-        RetryPolicy.REPLICA,
-        {"torch": 0, "x": 0},
-        {"docker": {}},
-    )
+    assert (role.retry_policy, role.port_map, role.metadata) == (RetryPolicy.REPLICA, {"x": 0}, {"docker": {}})
+    assert role.torch_env
     assert role.env["A"] == "b ${replica_id}"
     assert app_from_dict(app_to_dict(app)) == app
 

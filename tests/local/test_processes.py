@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -42,3 +43,29 @@ def test_a_process_that_has_ended_is_not_an_error(sleeper) -> None:
     sleeper.wait()
 
     assert not processes.send_if_same(sleeper.pid, start, signal.SIGTERM)
+
+
+def test_each_process_of_a_replica_gets_a_signal_once(monkeypatch) -> None:
+    """A second TERM would interrupt a program that writes its checkpoint after the first."""
+    signalled: list[int] = []
+    replica = subprocess.Popen(["sh", "-c", "sleep 60 & setsid sleep 60 & wait"], start_new_session=True)
+    try:
+        own: list[int] = []
+        deadline = time.monotonic() + 30
+        while {os.getpgid(pid) == replica.pid for pid in own} != {True, False} or len(own) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            own = processes.descendants(replica.pid)
+        every = {replica.pid, *own}
+
+        def kill_group(group: int, _signum: int) -> None:
+            signalled.extend(pid for pid in every if os.getpgid(pid) == group)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "kill", lambda pid, _signum: signalled.append(pid))
+            patched.setattr(os, "killpg", kill_group)
+            processes.kill_all(os.getpid(), signal.SIGTERM, group=replica.pid)
+        assert sorted(pid for pid in signalled if pid in every) == sorted(every)
+    finally:
+        processes.kill_all(replica.pid, signal.SIGKILL, group=replica.pid)
+        replica.wait()

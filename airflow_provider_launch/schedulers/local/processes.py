@@ -61,13 +61,18 @@ def children(parent: int) -> list[int]:
 
 
 def kill_all(root: int, signum: int, *, group: int | None = None) -> int:
-    """Send a signal to all descendants of `root`, and to `group`; return the number of descendants."""
+    """Send a signal, once to each, to all descendants of `root` and to `group`; return the number of descendants."""
     found = descendants(root)
-    for pid in found:
-        send(pid, signum)
+    # Read before the group gets the signal: a process that it ends has no group any more.
+    members = {pid for pid in found if (stat := _stat(pid)) and int(stat[2]) == group}
     if group is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             os.killpg(group, signum)
+        except (ProcessLookupError, PermissionError):
+            members = set()
+    for pid in found:
+        if pid not in members:
+            send(pid, signum)
     return len(found)
 
 
