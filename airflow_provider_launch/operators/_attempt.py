@@ -102,11 +102,9 @@ class Attempt:
             app: the app to launch.
             cfg: options for a launch.
         """
-        if self.is_persistent:
-            last = self._records.load()
-        else:
-            app = with_counts(app, self._context, self._op.retries, time.time())
-            last = self._without_record()
+        app = with_counts(app, self._context, self._op.retries, time.time())
+        # An app that was launched before an upgrade to Airflow 3.3 has no record either.
+        last = self._records.load() or self._without_record()
         run, ti = self._context["dag_run"], self._ti
         clear_number = int(getattr(run, "clear_number", 0) or 0)
         max_tries = int(getattr(ti, "max_tries", -1))

@@ -1,4 +1,4 @@
-"""The app of earlier tries without a record in Airflow: before 3.3 there is no task state store.
+"""The app of earlier tries without a record in Airflow: before 3.3, or launched before an upgrade to 3.3.
 
 The id of an app is a function of its task and the number of the try, so a try can ask the scheduler for the apps of
 all earlier tries. Airflow's counts at the launch, which show a later clear, are stored with the app.
@@ -137,7 +137,7 @@ class EarlierApps:
         if self._op.kill_policy != "leave":
             self._op.log.info(
                 "app %s of an earlier try is %s; waiting for up to `[launch] replace_wait_s`, because a kill may be "
-                "ending it, which only Airflow 3.3 and newer record",
+                "ending it, which Airflow before 3.3 does not record",
                 app_id, answer.state,
             )  # fmt: skip
             if self._await_end(record) is not None:
