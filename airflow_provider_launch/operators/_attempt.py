@@ -130,11 +130,13 @@ class Attempt:
 
     def _without_record(self) -> Record | None:
         """Return the record of the last try as a store would have it, and cancel older apps of the task."""
-        earlier = EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
-        last, replaced = earlier.find()
+        last, replaced = self._earlier_apps().find()
         for each in replaced:
             self._cancel_replaced(each)
         return last
+
+    def _earlier_apps(self) -> EarlierApps:
+        return EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
 
     def _own_id(self, number: int) -> str:
         """Return the id of the app of this launch."""
@@ -299,6 +301,8 @@ class Attempt:
                 may still be running.
         """
         record = self._records.load()
+        if not handle and record is None:
+            record = self._earlier_apps().newest()
         if not handle and record is not None and self._is_own(record):
             handle = self._handle_of(record)
         if handle:

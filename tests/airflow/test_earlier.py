@@ -18,6 +18,7 @@ from airflow_provider_launch.specs.states import AppState
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
 from tests.airflow.test_operator_tries import on_cluster, play
+from tests.airflow.test_reconciler import failed_trigger
 from tests.airflow.versions import HAS_STORE
 
 __all__ = ["play"]
@@ -273,3 +274,19 @@ def test_a_clear_after_an_upgrade_replaces_the_app_from_before(engine, make_api,
     assert ran.state == "success"
     assert (engine.started, engine.cancelled) == (2, [old])
     assert api.store["launch"]["app_id"] != old
+
+
+def test_a_worker_follows_the_app_of_a_trigger_that_failed(engine, make_api) -> None:
+    """The event of such a trigger does not name the app."""
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    api = make_api(retries=1)
+    task = on_cluster(deferrable=True)
+    assert run_task(task, api).state == "deferred"
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.SUCCEEDED, exit_codes={("worker", 0): 0})
+    api.resume = failed_trigger()
+    ran = run_task(task, api)
+
+    assert ran.state == "success", ran.error
+    assert ran.logged("the trigger has failed")
+    assert engine.started == 1
