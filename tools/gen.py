@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import re
 import sys
 from enum import Enum
@@ -50,6 +51,12 @@ amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 ```sh
 pip install "apache-airflow==$(airflow version)" "airflow-provider-launch[all]" -c constraints.txt
 ```"""
+ENGINES = """\
+## Engines
+
+Other versions are expected to work; these were run, with cgroup v1. Cgroup v2, rootless Docker and rootless Podman
+were not tried. `make versions ARGS=--engines`, as root on Debian, makes a root directory of each newer Debian release
+and runs the tests of Slurm and Docker in it."""
 WEAKER = """\
 ## Weaker guarantees before Airflow 3.3
 
@@ -252,9 +259,20 @@ def versions_page() -> str:
     ]
     head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
     table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
-    return "\n".join(
-        [MADE_OF_VERSIONS, "", "# Versions", "", VERSIONS, "", *head, "", DEPENDENCIES, "", WEAKER, "", *table, ""]
-    )
+    engines = ["| Engine | Version | What was run |", "|---|---|---|", *map(_engine_row, found["engines"])]
+    parts = [[VERSIONS], head, [ENGINES], engines, [DEPENDENCIES], [WEAKER], table]
+    return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", *itertools.chain(*([*part, ""] for part in parts))])
+
+
+def _engine_row(row: Mapping[str, str]) -> str:
+    """Return the row of the table for an engine of `versions.yaml`."""
+    if "every" in row:
+        run = f"each change: {row['every']}"
+    elif "release" in row:
+        run = f"by hand: its own tests and the contract, in Debian {row['release']}"
+    else:
+        run = f"once: {row['once']}"
+    return f"| {row['engine']} | {row['version']} | {run} |"
 
 
 def _older(until: str, supported: Sequence[str]) -> str:

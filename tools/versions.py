@@ -6,6 +6,9 @@ on each Python. Each version also imports every module, and runs the demo.
 
 `--bounds` runs the tests of each extra twice: with the lowest versions that pyproject.toml allows, also of Airflow, on
 the oldest Python, and with the newest ones on the newest Python. Names of extras select some.
+
+`--engines` runs the tests of Slurm and Docker on the newer engines of newer Debian releases, as root. Names of releases
+select some.
 """
 
 from __future__ import annotations
@@ -113,6 +116,19 @@ def run_bounds(extra: str, tests: list[str], oldest: dict[str, Any], newest: dic
     return max(statuses)
 
 
+def run_release(release: str, tests: list[str]) -> int:
+    """Run tests on the engines of a Debian release, in a root directory of it; return an exit status."""
+    print(f"=== engines of Debian {release}", flush=True)
+    here = [sys.executable, "-m", "tests.engines.releases"]
+    if status := subprocess.run([*here, "make", release], cwd=CHECKOUT, check=False).returncode:
+        return status
+    env = {**os.environ, "LAUNCH_REQUIRE_ENGINES": "slurm,slurmctld,slurmdbd,docker"}
+    # The host's are not there.
+    env = {name: value for name, value in env.items() if name not in ("DOCKER_HOST", "SLURM_CONF")}
+    command = [*here, "enter", release, sys.executable, "-m", "pytest", "-q", "-n", "2", *tests]
+    return subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode
+
+
 def _run(name: str, title: str, programs: list[list[str]]) -> int:
     """Run commands with an Airflow of their own; return the exit status of the first one that fails, or 0."""
     print(f"=== {title}", flush=True)
@@ -143,15 +159,22 @@ def main() -> int:
     found = matrix()
     rows = {row["version"]: row for row in found["airflow"] if "patch" in row}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"versions of Airflow: {', '.join(rows)}; with --bounds, extras")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help=f"versions of Airflow: {', '.join(rows)}; extras with --bounds, releases with --engines",
+    )
     parser.add_argument("--few", action="store_true", help="only the tests that may differ between versions")
     parser.add_argument("--python", help="minor version of Python")
     parser.add_argument("--pythons", action="store_true", help="imports and demo of the newest Airflow on each Python")
     parser.add_argument("--bounds", action="store_true", help="tests of each extra with lowest and newest versions")
+    parser.add_argument("--engines", action="store_true", help="tests of Slurm and Docker in newer Debian releases")
     given = parser.parse_args()
-    known = found["extras"] if given.bounds else rows
+    known = found["releases"] if given.engines else found["extras"] if given.bounds else rows
     if unknown := {*given.names} - {*known}:
         parser.error(f"there are {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    if given.engines:
+        return max(run_release(each, known[each]) for each in given.names or known)
     newest, *older = rows.values()
     if given.pythons:
         return max(run_version(newest, python, []) for python in newest["pythons"])

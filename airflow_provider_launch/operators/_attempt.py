@@ -102,11 +102,9 @@ class Attempt:
             app: the app to launch.
             cfg: options for a launch.
         """
-        if self.is_persistent:
-            last = self._records.load()
-        else:
-            app = with_counts(app, self._context, self._op.retries, time.time())
-            last = self._without_record()
+        app = with_counts(app, self._context, self._op.retries, time.time())
+        # An app that was launched before an upgrade to Airflow 3.3 has no record either.
+        last = self._records.load() or self._without_record()
         run, ti = self._context["dag_run"], self._ti
         clear_number = int(getattr(run, "clear_number", 0) or 0)
         max_tries = int(getattr(ti, "max_tries", -1))
@@ -132,11 +130,13 @@ class Attempt:
 
     def _without_record(self) -> Record | None:
         """Return the record of the last try as a store would have it, and cancel older apps of the task."""
-        earlier = EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
-        last, replaced = earlier.find()
+        last, replaced = self._earlier_apps().find()
         for each in replaced:
             self._cancel_replaced(each)
         return last
+
+    def _earlier_apps(self) -> EarlierApps:
+        return EarlierApps(self._op, self._context, self._hook, self._retry, self._own_id, self._await_end_of)
 
     def _own_id(self, number: int) -> str:
         """Return the id of the app of this launch."""
@@ -301,6 +301,8 @@ class Attempt:
                 may still be running.
         """
         record = self._records.load()
+        if not handle and record is None:
+            record = self._earlier_apps().newest()
         if not handle and record is not None and self._is_own(record):
             handle = self._handle_of(record)
         if handle:

@@ -1,4 +1,4 @@
-"""The app of earlier tries without a record in Airflow: before 3.3 there is no task state store.
+"""The app of earlier tries without a record in Airflow: before 3.3, or launched before an upgrade to 3.3.
 
 The id of an app is a function of its task and the number of the try, so a try can ask the scheduler for the apps of
 all earlier tries. Airflow's counts at the launch, which show a later clear, are stored with the app.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import Scheduler
-    from airflow_provider_launch.schedulers.responses import ListAppResponse
+    from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.states import AppState
 
@@ -105,16 +105,27 @@ class EarlierApps:
         tries = int(self._context["ti"].try_number) - 1
         if tries <= 0:
             return None, []
-        ids = {self._id_of(attempt): attempt for attempt in range(max(0, tries - _MOST_TRIES), tries)}
-        answers = self._retry(self._scheduler.describe_many, list(ids))
-        found = sorted((ids[app_id], app_id) for app_id, answer in answers.items() if answer is not None)
+        ids, answers = self._describe(tries)
+        found = sorted((ids[app_id], app_id) for app_id in answers)
         ending = [
             self._record(attempt, app_id, "scheduled")
             for attempt, app_id in found[:-1]
-            if (answer := answers[app_id]) is not None and not is_terminal(answer.state)
+            if not is_terminal(answers[app_id].state)
         ]
         ending += self._from_before_a_clear({*ids, self._id_of(tries)})
         return (self._as_recorded(*found[-1]) if found else None), ending
+
+    def newest(self) -> Record | None:
+        """Return the record of the newest app of this try and all earlier ones; None if there is none."""
+        ids, answers = self._describe(int(self._context["ti"].try_number))
+        found = max(((ids[app_id], app_id) for app_id in answers), default=None)
+        return None if found is None else self._record(*found, "scheduled")
+
+    def _describe(self, tries: int) -> tuple[dict[str, int], dict[str, DescribeAppResponse]]:
+        """Return the ids of the apps of this many tries, with their attempts, and answers about those that exist."""
+        ids = {self._id_of(attempt): attempt for attempt in range(max(0, tries - _MOST_TRIES), tries)}
+        answers = self._retry(self._scheduler.describe_many, list(ids))
+        return ids, {app_id: answer for app_id, answer in answers.items() if answer is not None}
 
     def _as_recorded(self, attempt: int, app_id: str) -> Record | None:
         context, record = self._context, self._record(attempt, app_id, "scheduled")
@@ -137,7 +148,7 @@ class EarlierApps:
         if self._op.kill_policy != "leave":
             self._op.log.info(
                 "app %s of an earlier try is %s; waiting for up to `[launch] replace_wait_s`, because a kill may be "
-                "ending it, which only Airflow 3.3 and newer record",
+                "ending it, which Airflow before 3.3 does not record",
                 app_id, answer.state,
             )  # fmt: skip
             if self._await_end(record) is not None:

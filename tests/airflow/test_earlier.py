@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -17,13 +18,17 @@ from airflow_provider_launch.specs.states import AppState
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
 from tests.airflow.test_operator_tries import on_cluster, play
+from tests.airflow.test_reconciler import failed_trigger
+from tests.airflow.versions import HAS_STORE
 
 __all__ = ["play"]
 
+needs_store = pytest.mark.skipif(not HAS_STORE, reason="this Airflow has no task state store to be upgraded to")
+
 
 @pytest.fixture(autouse=True)
-def no_store(monkeypatch) -> None:
-    """As Airflow 3.1 and 3.2; with a short wait for an app that a kill may be ending."""
+def upgrade(monkeypatch) -> Callable[[], None]:
+    """As Airflow 3.1 and 3.2; with a short wait for an app that a kill may be ending. Calling it upgrades Airflow."""
     plain = RuntimeTaskInstance.get_template_context
 
     def context_without_store(self):
@@ -34,6 +39,7 @@ def no_store(monkeypatch) -> None:
     monkeypatch.setattr(RuntimeTaskInstance, "get_template_context", context_without_store)
     monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "1")
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID", "tests")
+    return lambda: monkeypatch.setattr(RuntimeTaskInstance, "get_template_context", plain)
 
 
 def after_describes(engine, number: int, act) -> None:
@@ -235,3 +241,52 @@ def test_a_step_with_a_catalog_is_refused(catalog, objects) -> None:
 
     with pytest.raises(FinalAppError, match=r"task 'train' .* objects of the catalog, which needs Airflow 3\.3"):
         attempt.prepare_files(objects)
+
+
+@needs_store
+def test_a_retry_after_an_upgrade_follows_the_app_from_before(engine, make_api, play, upgrade) -> None:
+    """It was launched without a record; from this try on there is one."""
+    api = make_api(retries=3)
+    run_task(on_cluster(wait=False), api)
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.RUNNING)
+    upgrade()
+    second = run_task(on_cluster(wait=False), api, try_number=2)
+    play(AppState.SUCCEEDED)
+    third = run_task(on_cluster(), api, try_number=3)
+
+    assert second.logged(f"continuing with app {app_id} of the last try, which is RUNNING")
+    assert api.store["launch"]["app_id"] == app_id
+    assert third.state == "success"
+    assert (engine.started, engine.cancelled) == (1, [])
+
+
+@needs_store
+def test_a_clear_after_an_upgrade_replaces_the_app_from_before(engine, make_api, upgrade) -> None:
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    (old,) = engine.apps
+    engine.state(old, AppState.RUNNING)
+    upgrade()
+    api.clear()
+    ran = run_task(on_cluster(wait=False), api, try_number=2)
+
+    assert ran.state == "success"
+    assert (engine.started, engine.cancelled) == (2, [old])
+    assert api.store["launch"]["app_id"] != old
+
+
+def test_a_worker_follows_the_app_of_a_trigger_that_failed(engine, make_api) -> None:
+    """The event of such a trigger does not name the app."""
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    api = make_api(retries=1)
+    task = on_cluster(deferrable=True)
+    assert run_task(task, api).state == "deferred"
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.SUCCEEDED, exit_codes={("worker", 0): 0})
+    api.resume = failed_trigger()
+    ran = run_task(task, api)
+
+    assert ran.state == "success", ran.error
+    assert ran.logged("the trigger has failed")
+    assert engine.started == 1

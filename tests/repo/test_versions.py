@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from airflow_provider_launch._airflow import LOWEST
+from tests.engines.releases.roots import RELEASES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,6 +57,31 @@ def test_the_tests_of_versions_exist(kind: str) -> None:
     assert [path for path in MATRIX[kind] if not (ROOT / path).exists()] == []
 
 
+def test_the_releases_with_newer_engines_can_be_made() -> None:
+    assert set(MATRIX["releases"]) == set(RELEASES)
+    assert {row["release"] for row in MATRIX["engines"] if "release" in row} == set(RELEASES)
+    assert [path for paths in MATRIX["releases"].values() for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_each_engine_states_what_was_run() -> None:
+    assert all(len({"every", "release", "once"} & set(row)) == 1 for row in MATRIX["engines"])
+
+
+@pytest.mark.parametrize("engine", ["Docker", "Slurm"])
+def test_the_page_of_an_engine_names_the_tested_versions(engine) -> None:
+    text = (ROOT / "docs" / f"{engine.lower()}.md").read_text(encoding="utf-8")
+    named = {row["version"].removeprefix("next (").rstrip(")") for row in MATRIX["engines"] if row["engine"] == engine}
+
+    assert {version for version in named if version not in text and not version.startswith("API")} == set()
+
+
+def test_kubernetes_is_the_version_that_the_tests_build() -> None:
+    module = (ROOT / "tests/engines/kubernetes/go/kubernetes/go.mod").read_text(encoding="utf-8")
+    (built,) = {".".join(found) for found in re.findall(r"k8s\.io/kubernetes v(\d+)\.(\d+)", module)}
+
+    assert built in {row["version"] for row in MATRIX["engines"] if row["engine"] == "Kubernetes"}
+
+
 def test_each_difference_names_a_supported_version_before_the_newest() -> None:
     assert {one["until"] for one in MATRIX["weaker"]} <= {row["version"] for row in SUPPORTED[1:]}
 
@@ -73,6 +99,7 @@ def test_ci_runs_the_versions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--engines", "bookworm"], "there are trixie, forky, not bookworm"),
         (["2.0"], "there are 3.3, 3.2, 3.1, not 2.0"),
         (
             ["--bounds", "3.1"],
