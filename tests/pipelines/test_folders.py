@@ -235,7 +235,7 @@ def test_a_file_larger_than_the_free_disk_is_refused(tmp_path, monkeypatch):
     for name, size in (("huge", 1 << 40), ("small", 100)):
         with (folder / name).open("wb") as file:
             file.truncate(size)
-    monkeypatch.setattr(catalog.shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=2000))
     files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
     with pytest.raises(catalog.CatalogError, match="free disk"):
         files.put(["huge"], folder)
@@ -254,7 +254,7 @@ def test_files_that_are_larger_together_than_the_free_disk_are_refused(tmp_path,
     folder.mkdir(mode=0o700)
     for at in range(3):
         (folder / f"part_{at}").write_bytes(b"x" * 400)
-    monkeypatch.setattr(catalog.shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=2000))
     files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
 
     with pytest.raises(catalog.CatalogError, match="half of the free disk"):
