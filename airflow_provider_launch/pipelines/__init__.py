@@ -13,21 +13,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.pipelines.builders import (
+    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines, validate
+    from airflow_provider_launch.pipelines.pipeline import Pipeline
+    from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+    from airflow_provider_launch.pipelines.steps import (
         Conditional,
         Dag,
         Fail,
         Map,
         Parallel,
-        Pipeline,
         Stub,
         Success,
         Task,
         metric,
         pickled,
     )
-    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines, validate
-    from airflow_provider_launch.pipelines.problems import PipelineError, Problem
     from airflow_provider_launch.pipelines.validation import load
 
 __all__ = [
@@ -50,13 +50,12 @@ __all__ = [
     "validate",
 ]
 
-_BUILDERS = (
+_STEPS = (
     "Conditional",
     "Dag",
     "Fail",
     "Map",
     "Parallel",
-    "Pipeline",
     "Stub",
     "Success",
     "Task",
@@ -64,7 +63,8 @@ _BUILDERS = (
     "pickled",
 )
 _HOME = {
-    **dict.fromkeys(_BUILDERS, "builders"),
+    **dict.fromkeys(_STEPS, "steps"),
+    "Pipeline": "pipeline",
     "PipelineError": "problems",
     "Problem": "problems",
     "dag_from_file": "dags",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -17,7 +16,7 @@ from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog, copy_project
-from airflow_provider_launch.pipelines.folders import private_folder
+from airflow_provider_launch.pipelines.folders import private_folder, remove_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
@@ -202,7 +201,7 @@ class Attempt:
 
     def _remove_old_folders(self) -> None:
         for folder in self._base().glob(f"{self._name()}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     # ---- record ----------------------------------------------------------------------------------------------
 
@@ -287,7 +286,7 @@ class Attempt:
         self.save()
         if self.record.data_dir and not self._is_app_alive:
             # Otherwise the next try may follow the app; if not, it removes the folder.
-            shutil.rmtree(self.record.data_dir, ignore_errors=True)
+            remove_folder(Path(self.record.data_dir))
         self._op.log.info("%s", summary(self.record))
         with contextlib.suppress(Exception):
             self._ti.xcom_push(XCOM_KEY, self.record.to_json())

@@ -32,9 +32,9 @@ HASHED_UP_TO = 1024 * _CHUNK
 _MOST_FILES = 10_000
 _PROGRAM_MODE = 0o755
 """Permissions of a file that its owner may execute; others have the default ones."""
-_MOST_OF_FREE = 0.9
-"""Part of the free disk that one file of a task may take in a catalog on this host."""
-_TOO_LARGE = "a file of the task is larger than 90 % of the free disk of the catalog; store less, or free some space"
+_PART_OF_FREE = 0.5
+"""Part of the free disk that the files of one task may take in a catalog on this host."""
+_TOO_LARGE = "the files of the task need more than half of the free disk of the catalog; store less, or free some space"
 
 
 class CatalogError(LaunchError):
@@ -109,10 +109,9 @@ class RunCatalog:
         scopes: Sequence[str] = (),
         earlier: Mapping[str, Earlier] = MappingProxyType({}),
     ) -> None:
-        # Run ids contain `+` and `:`.
-        self._dag = base / quote(dag_id, safe="")
-        self._root = self._dag / quote(run_id, safe="")
-        self._own = self._root / quote(task_id, safe="")
+        self._dag = base / _folder_name(dag_id)
+        self._root = self._dag / _folder_name(run_id)
+        self._own = self._root / _folder_name(task_id)
         self._base = base
         self._scopes = ["", *scopes]
         self._earlier = earlier
@@ -140,7 +139,8 @@ class RunCatalog:
     ) -> list[CatalogItem]:
         """Copy matching files of the folder into the catalog, in place of those of earlier attempts of this task.
 
-        A file appears there only when complete.
+        A file appears there only when complete. If one cannot be stored, none of this task is left there, because files
+        of two attempts would mix.
 
         Args:
             patterns: the patterns of the files to copy.
@@ -149,20 +149,32 @@ class RunCatalog:
             files: further files to copy if they exist.
 
         Raises:
-            CatalogError: no file matches a pattern.
+            CatalogError: no file matches a pattern, or the files need more than half of the free disk of this host.
             FolderError: a file is a link that leads out of the folder, or another user may change a folder.
         """
         self._refuse_foreign()
-        items = []
+        items: list[CatalogItem] = []
         with contextlib.closing(TaskFolder(folder)) as left:
-            names = sorted(left.names())
+            sizes = left.sizes()
+            names = sorted(sizes)
+            chosen: dict[str, None] = {}
             for pattern in patterns:
-                chosen = [name for name in names if matches(name, pattern)]
-                if not chosen and is_strict:
+                found = [name for name in names if matches(name, pattern)]
+                if not found and is_strict:
                     there = ", ".join(names[:12]) or "nothing"
                     raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
-                items += [self._store(name, left) for name in chosen]
-            items += [self._store(name, left) for name in sorted(({*files} & {*names}) - {item.name for item in items})]
+                chosen |= dict.fromkeys(found)
+            chosen |= dict.fromkeys(sorted({*files} & {*names}))
+            room = self._room() if chosen else 0
+            if sum(sizes[name] for name in chosen) > room:
+                raise CatalogError(_TOO_LARGE)
+            try:
+                for name in chosen:
+                    items.append(self._store(name, left, room))
+                    room -= items[-1].size
+            except BaseException:
+                self._remove_others(())
+                raise
         self._remove_others({item.name for item in items})
         return items
 
@@ -207,6 +219,13 @@ class RunCatalog:
         for name in [name for name in _files_below(folder, unfinished=True) if name not in names]:
             (folder / name).unlink(missing_ok=True)
 
+    def _room(self) -> float:
+        """Return how many bytes the files of this task may take: a program can write holes of any size."""
+        if self._base.protocol not in _ON_THIS_HOST:
+            return math.inf
+        make_dirs(Path(str(self._root.path)))
+        return shutil.disk_usage(str(self._root.path)).free * _PART_OF_FREE
+
     # ---- copying ---------------------------------------------------------------------------------------------
 
     def _fetch(self, name: str, source: Any, folder: Path) -> CatalogItem:
@@ -221,14 +240,14 @@ class RunCatalog:
         part.replace(target)
         return CatalogItem(name, "get", size, digest, is_whole)
 
-    def _store(self, name: str, left: TaskFolder) -> CatalogItem:
+    def _store(self, name: str, left: TaskFolder, room: float) -> CatalogItem:
         target = self._folder() / name
         if target.protocol in _ON_THIS_HOST:
             make_dirs(Path(str(target.parent.path)))
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
             try:
                 with left.open(name) as reader, part.open("wb") as writer:
-                    size, digest, is_whole = _copied(reader, writer, _room_in(target.parent.path))
+                    size, digest, is_whole = _copied(reader, writer, room)
                     if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
                         Path(part.path).chmod(_PROGRAM_MODE)
             except BaseException:
@@ -292,19 +311,17 @@ def _files_below(root: Any, *, unfinished: bool = False) -> Iterator[str]:
             yield name
 
 
-def _room_in(folder: object) -> float:
-    """Return how many bytes a file below a folder of this host may have: a program can write holes of any size."""
-    return shutil.disk_usage(str(folder)).free * _MOST_OF_FREE
+def _folder_name(text: str) -> str:
+    """Return a name for one folder: run ids contain `+` and `:`, and may be a dot."""
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
 def _copied(reader: IO[bytes], writer: IO[bytes], limit: float = math.inf) -> tuple[int, str, bool]:
     """Copy, and return the size, the hash, and whether the hash covers the whole file.
 
     Raises:
-        CatalogError: the file has more bytes than `limit`; checked before and during the copy.
+        CatalogError: the file has more bytes than `limit`; its program may still write it.
     """
-    if not math.isinf(limit) and os.fstat(reader.fileno()).st_size > limit:
-        raise CatalogError(_TOO_LARGE)
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(_CHUNK):
         writer.write(chunk)

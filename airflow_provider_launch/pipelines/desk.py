@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.apps import Inputs, build_app, code_folder
 from airflow_provider_launch.pipelines.catalog import Earlier, RunCatalog, copy_project
 from airflow_provider_launch.pipelines.executors import LOCAL, MOCKED, patched, placement
-from airflow_provider_launch.pipelines.folders import make_dirs
+from airflow_provider_launch.pipelines.folders import make_dirs, remove_folder
 from airflow_provider_launch.pipelines.ids import task_id_of
 from airflow_provider_launch.pipelines.layers import resolve
 from airflow_provider_launch.pipelines.model import (
@@ -279,7 +278,7 @@ class DeskRun:
             objects_made = {name: reference(task_id, name, scope) for name in object_names(step) if name in returned}
             return {**returned, **objects_made}
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     def _catalog(self, task_id: str, state: _State) -> RunCatalog:
         from upath import UPath
@@ -345,6 +344,6 @@ def runs_of(name: str) -> Iterator[Path]:
 def new_run(name: str) -> Path:
     """Return the folder of a new run of a pipeline; older runs but the last nine are removed."""
     for old in [*runs_of(name)][9:]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_folder(old)
     at = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return LAUNCH_HOME("pipelines", "desk") / task_id_of(name) / f"{at}-{os.getpid()}"

@@ -6,10 +6,12 @@ users of the host cannot enter or cannot list.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +19,8 @@ from airflow_provider_launch.specs.errors import LaunchError
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST = 100
+"""Levels of folders in which the files of a task are found; a program can nest more than Python can walk through."""
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,6 +97,18 @@ def private_folder(base: Path, *, is_volume: bool) -> Path:
     return folder
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder of any depth, as far as possible. Errors are ignored: what is left must not fail a task.
+
+    A program can nest more folders than `shutil.rmtree` can open, or can visit by recursion before Python 3.13.
+    """
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, check=False)
+
+
 class TaskFolder:
     """The files of a task, read without leaving its folder, although its program may still change them.
 
@@ -121,16 +137,24 @@ class TaskFolder:
         """Release the folder."""
         os.close(self._fd)
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of files, including links to files."""
+    def sizes(self) -> dict[str, int]:
+        """Return the names of files, including links to files, and their sizes in bytes.
+
+        Raises:
+            FolderError: folders are nested more than 100 levels deep.
+        """
+        found = {}
         for root, _, names, fd in os.fwalk(".", dir_fd=self._fd):
+            if root.count("/") > _DEEPEST:
+                raise FolderError(f"the task left folders that are nested more than {_DEEPEST} levels deep")
             for name in names:
                 try:
-                    kind = os.stat(name, dir_fd=fd).st_mode
+                    status = os.stat(name, dir_fd=fd)
                 except OSError:
                     continue
-                if stat.S_ISREG(kind):
-                    yield Path(root, name).as_posix()
+                if stat.S_ISREG(status.st_mode):
+                    found[Path(root, name).as_posix()] = status.st_size
+        return found
 
     def open(self, name: str) -> BinaryIO:
         """Open a file; a link must lead to a file of the folder.

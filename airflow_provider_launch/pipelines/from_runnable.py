@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from airflow_provider_launch.pipelines.builders import (
+from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+from airflow_provider_launch.pipelines.steps import (
     Conditional,
     Map,
     Parallel,
@@ -16,7 +17,6 @@ from airflow_provider_launch.pipelines.builders import (
     Stub,
     Task,
 )
-from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 
 _LOOP = "is a loop, which Airflow cannot run; unroll it, or let one task loop"
 _JOBS = ("PythonJob", "NotebookJob", "ShellJob")

@@ -61,6 +61,22 @@ def test_an_attempt_replaces_what_an_earlier_one_stored(files: Files) -> None:
     assert files.get("read", make=1) == {"part_18": "whole", "report": "whole"}
 
 
+@pytest.mark.parametrize("run_id", [".", ".."])
+def test_a_run_named_by_a_dot_has_files_of_its_own(files: Files, run_id: str) -> None:
+    """Otherwise its task `x` would replace the files of the run `x`, or of the DAG `x`."""
+    base = ObjectStoragePath(f"file://{files.path}/catalog")
+    folder = files.folder()
+    (folder / "out").write_text("dot")
+    RunCatalog(base, "d", run_id, "x").put(["*"], folder)
+
+    found = [path.relative_to(files.path / "catalog").as_posix() for path in files.path.rglob("catalog/**/out")]
+    assert [Path(one).parts[0] for one in found] == ["d"]
+    assert len(Path(found[0]).parts) == 4
+    read = files.folder()
+    RunCatalog(base, "d", run_id, "y", (), {"x": Earlier(1)}).get(["out"], read)
+    assert (read / "out").read_text() == "dot"
+
+
 def test_an_attempt_that_stores_nothing_leaves_nothing(files: Files) -> None:
     files.put("make", out="old")
 

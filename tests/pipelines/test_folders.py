@@ -6,7 +6,9 @@ import contextlib
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ from airflow_provider_launch.pipelines.folders import (
     private_folder,
     refuse_foreign,
     refuse_shared,
+    remove_folder,
 )
 
 NOBODY = 65534
@@ -166,7 +169,7 @@ def test_links_inside_of_the_folder_are_files(task):
     (task / "dir").symlink_to("sub")
 
     with contextlib.closing(TaskFolder(task)) as left:
-        assert sorted(left.names()) == ["link", "sub/file"]
+        assert sorted(left.sizes()) == ["link", "sub/file"]
     assert (read(task, "link"), read(task, "dir/file")) == ("x", "x")
 
 
@@ -232,10 +235,70 @@ def test_a_file_larger_than_the_free_disk_is_refused(tmp_path, monkeypatch):
     for name, size in (("huge", 1 << 40), ("small", 100)):
         with (folder / name).open("wb") as file:
             file.truncate(size)
-    monkeypatch.setattr(catalog, "_room_in", lambda _folder: 1000.0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=2000))
     files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
     with pytest.raises(catalog.CatalogError, match="free disk"):
         files.put(["huge"], folder)
 
     assert [item.size for item in files.put(["small"], folder)] == [100]
     assert [path.name for path in (tmp_path / "catalog").rglob("*") if path.is_file()] == ["small"]
+
+
+def test_files_that_are_larger_together_than_the_free_disk_are_refused(tmp_path, monkeypatch):
+    """A limit for each file would let several of them fill the disk, on which other runs store their files."""
+    from airflow.sdk import ObjectStoragePath
+
+    from airflow_provider_launch.pipelines import catalog
+
+    folder = private_folder(tmp_path, is_volume=False) / "task"
+    folder.mkdir(mode=0o700)
+    for at in range(3):
+        (folder / f"part_{at}").write_bytes(b"x" * 400)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=2000))
+    files = catalog.RunCatalog(ObjectStoragePath(f"file://{tmp_path}/catalog"), "d", "r", "t")
+
+    with pytest.raises(catalog.CatalogError, match="half of the free disk"):
+        files.put(["*"], folder)
+    assert [path.name for path in (tmp_path / "catalog").rglob("*")] == ["d", "r"], "checked before the first copy"
+
+    # The program still writes: each file has grown since its size was read.
+    monkeypatch.setattr(TaskFolder, "sizes", lambda _folder: dict.fromkeys(("part_0", "part_1", "part_2"), 1))
+    with pytest.raises(catalog.CatalogError, match="half of the free disk"):
+        files.put(["*"], folder)
+    assert [path for path in (tmp_path / "catalog").rglob("*") if path.is_file()] == []
+
+    assert len(files.put(["part_0", "part_2"], folder)) == 2
+
+
+def nested(path: Path, depth: int = 1500) -> None:
+    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
+    at = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+
+
+@pytest.fixture
+def deep(task) -> Iterator[Path]:
+    """A task's folder with more levels than pytest itself can remove from its temporary folders."""
+    nested(task)
+    yield task
+    subprocess.run(["rm", "-rf", "--", str(task)], check=True)
+
+
+def test_a_folder_of_any_depth_is_removed(deep):
+    """A task that had succeeded failed when its folder was removed."""
+    (deep / "file").touch()
+
+    remove_folder(deep)
+
+    assert not deep.exists()
+    remove_folder(deep)
+
+
+def test_files_in_folders_of_any_depth_are_refused(deep):
+    with contextlib.closing(TaskFolder(deep)) as left, pytest.raises(FolderError, match="100 levels deep"):
+        left.sizes()

@@ -1,29 +1,14 @@
-"""Pipelines in Python: the same steps as in a file, checked and rendered the same way.
-
-from airflow_provider_launch.pipelines import Map, Pipeline, Task
-
-pipeline = Pipeline(
-    "count",
-    steps=[
-        Task("split", shell="...", returns=["parts"]),
-        Map("count", iterate_on="parts", iterate_as="part", branch=[Task("one", shell="...")]),
-    ],
-)
-dag = pipeline.dag()
-"""
+"""Steps of pipelines in Python, with the fields that they have in a file."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.pipelines.model import PipelineModel
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
+    from airflow_provider_launch.pipelines.pipeline import Pipeline
 
 
 def pickled(name: str) -> dict[str, str]:
@@ -236,114 +221,20 @@ class Dag(Step):
         super().__init__(name, dag_definition=dag_definition, **kwargs)
 
 
-class Pipeline:
-    """Steps in order, with the settings that all of them share.
+def _graph(branch: Pipeline | Sequence[Step]) -> dict[str, Any]:
+    return graph(list(branch)) if isinstance(branch, Iterable) else branch.graph()
+
+
+def graph(steps: Sequence[Step], start_at: Step | str | None = None) -> dict[str, Any]:
+    """Return steps as they would be written in a file.
 
     Args:
-        name: the name of the DAG.
         steps: in order; each is followed by the next one unless it has its own `next`, the last by a success.
         start_at: the first step, if it is not the first of the list.
-        executor: a type, or `{"type": ..., "config": {...}}`, as in a file.
-        parameters: their names and default values.
-        catalog: where files are kept.
-        description: the description of the DAG.
+
+    Raises:
+        PipelineError: two steps have the same name.
     """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        steps: Sequence[Step],
-        start_at: Step | str | None = None,
-        executor: str | Mapping[str, Any] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        catalog: str | Mapping[str, Any] | None = None,
-        description: str = "",
-    ) -> None:
-        self.name = name
-        self.steps = list(steps)
-        self.start_at = start_at
-        self.executor = executor
-        self.parameters = dict(parameters or {})
-        self.catalog = catalog
-        self.description = description
-        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
-        self.folder = Path(file).resolve().parent if file else Path.cwd()
-
-    @classmethod
-    def from_runnable(cls, source: Any, name: str = "", **kwargs: Any) -> Pipeline:
-        """Return the pipeline that was made with the SDK of runnable; a job becomes a pipeline of one task.
-
-        Args:
-            source: a `runnable.Pipeline`, `AsyncPipeline`, `PythonJob`, `NotebookJob` or `ShellJob`.
-            name: of the DAG. Default: its own name.
-            kwargs: arguments of `Pipeline`, such as `executor` and `parameters`.
-
-        Raises:
-            PipelineError: with all steps that have no counterpart, such as loops.
-        """
-        from airflow_provider_launch.pipelines import from_runnable
-
-        name = name or getattr(source, "name", "")
-        if not name:
-            raise PipelineError([Problem("the pipeline has no name; pass one: from_runnable(pipeline, 'my_dag')")])
-        kwargs.setdefault("description", getattr(source, "description", ""))
-        pipeline = cls(name, steps=from_runnable.steps_of(source), **kwargs)
-        # Functions and notebooks of runnable are found from the folder where its script is.
-        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
-        pipeline.folder = Path(file).resolve().parent if file else Path.cwd()
-        return pipeline
-
-    def document(self) -> dict[str, Any]:
-        """Return the pipeline as it would be written in a file."""
-        found: dict[str, Any] = {"name": self.name, "dag": self.graph()}
-        for key in ("executor", "parameters", "catalog"):
-            value = getattr(self, key)
-            if value:
-                found[key] = value
-        return found
-
-    def graph(self) -> dict[str, Any]:
-        """Return the steps as they would be written in a file."""
-        found = _steps(self.steps, self.start_at)
-        return {**found, "description": self.description} if self.description else found
-
-    def validate(self) -> list[Problem]:
-        """Return all problems of the pipeline."""
-        from airflow_provider_launch.pipelines.dags import checked_dag
-
-        try:
-            checked_dag(self.model())
-        except PipelineError as error:
-            return list(error.problems)
-        return []
-
-    def model(self, params: Mapping[str, Any] | None = None) -> PipelineModel:
-        """Return the checked model; `params` override its parameters.
-
-        Raises:
-            PipelineError: with all problems.
-        """
-        from airflow_provider_launch.pipelines.validation import load_document
-
-        return load_document(self.document(), self.folder, self.name, params)
-
-    def dag(self, dag_id: str | None = None, **kwargs: Any) -> DAG:
-        """Return the DAG; arguments are those of `dag_from_file`.
-
-        Raises:
-            PipelineError: with all problems.
-        """
-        from airflow_provider_launch.pipelines.dags import dag_from_model
-
-        return dag_from_model(self.model(kwargs.get("params")), dag_id, **kwargs)
-
-
-def _graph(branch: Pipeline | Sequence[Step]) -> dict[str, Any]:
-    return branch.graph() if isinstance(branch, Pipeline) else _steps(list(branch), None)
-
-
-def _steps(steps: Sequence[Step], start_at: Step | str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     _add(list(steps), "success", found, problems)
@@ -364,12 +255,13 @@ def _add(steps: list[Step], last: str, found: dict[str, Any], problems: list[Pro
             continue
         following = steps[at + 1].name if at + 1 < len(steps) else last
         document["next"] = _name(step.next) if step.next is not None else following
-        handler = step.on_failure.steps if isinstance(step.on_failure, Pipeline) else step.on_failure
+        handler = step.on_failure
         if isinstance(handler, (str, Step)):
             document["on_failure"] = _name(handler)
         elif handler:
-            document["on_failure"] = handler[0].name
-            _add(list(handler), "fail", found, problems)
+            handlers = list(handler if isinstance(handler, Iterable) else handler.steps)
+            document["on_failure"] = handlers[0].name
+            _add(handlers, "fail", found, problems)
 
 
 def _name(step: Step | str) -> str:
