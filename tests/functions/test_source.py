@@ -267,6 +267,7 @@ REFUSED = {
 def test_what_cannot_travel_is_refused(module_of, tmp_path, monkeypatch, text, message) -> None:
     (tmp_path / "nearby.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nearby", raising=False)  # of another test
     module = module_of(text)
     sys.modules.pop("nearby", None)
 
