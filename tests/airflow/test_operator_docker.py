@@ -135,7 +135,7 @@ def test_failure_names_role_replica_and_exit_code(tasks) -> None:
     assert "role 'worker' replica 1 (attempt 0" in text
     assert "exited with code 3" in text
     assert {"  first", "  why"} <= set(text.splitlines())
-    xcom = api.xcoms[tasks.mark, "return_value"]
+    xcom = api.xcoms[tasks.mark, "app"]
     assert (xcom["state"], xcom["roles"]["worker"][1]) == ("FAILED", 3)
 
 

@@ -240,7 +240,7 @@ def test_one_dag_on_three_schedulers(
     ran = run_pipeline(text)
 
     assert ran.state == "success", ran.states
-    (pod,) = ran.xcom("pods.0.pod", "attempt")["catalog"][1:]
+    (pod,) = ran.xcom("pods.each.pod", "attempt", 0)["catalog"][1:]
     assert (pod["name"], pod["stage"]) == ("sub/g.txt", "put")
     # Only the folder of this user stays on the volume.
     assert [*folder.rglob("*")] == [folder / f"launch-{os.getuid()}"]
