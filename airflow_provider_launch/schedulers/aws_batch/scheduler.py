@@ -306,6 +306,9 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             for job in cached.jobs.values():
                 if not is_deleted(job):
                     self.aws.tag(self._arn(job), {str(Tag.DELETED): str(last)})
+                if "status" not in job or not has_ended(job):
+                    # It may have been submitted after the cancel.
+                    self.aws.terminate(job["jobId"], CANCELLED)
             for attempt, records in active.items():
                 for record in records:
                     self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
@@ -343,7 +346,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
             raise ValueError(
-                f"role {role_name!r}: AWS Batch stores stdout and stderr as one stream; use streams='combined' "
+                f"role {role_name!r}: aws_batch stores stdout and stderr as one stream; use streams='combined' "
                 f"instead of {streams.value!r}, or leave it out"
             )
         cached = self._cached_app(app_id)
