@@ -196,7 +196,6 @@ def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(
     "test",
     [
-        "test_two_followers_see_the_same",
         "test_a_cursor_at_the_end_stays_there",
         "test_a_follower_continues_where_another_was_cut",
     ],
