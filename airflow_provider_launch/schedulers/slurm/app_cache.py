@@ -25,6 +25,8 @@ _KEPT = 10_000
 _ERROR_BYTES = 64 * 1024
 _LINE_CHARS = 500
 _ERRORS_AT_ONCE = 200
+_STOPPED_READ = 200
+"""Maximum number of stopped replicas whose errors are read."""
 _ERRORS_BYTES = 32 * 1024 * 1024
 """Maximum bytes of the errors of all replicas of an app."""
 _DAMAGED_S = 60.0
@@ -60,9 +62,14 @@ class CachedApp:
         return [self._path(found[role, k], name) if (role, k) in found else "" for k in replicas]
 
     def failed_paths(self, name: str) -> list[str]:
-        """Return the path of a file in the last attempt of each replica that has a failed attempt, sorted."""
+        """Return the path of a file in the last attempt of each replica that has a failed attempt.
+
+        The files of some stopped replicas follow: one may have failed first, and was stopped while it was ending.
+        """
         failed = {(one.role, one.replica) for one in self.attempts if one.code and not one.stopped}
-        return sorted(self._path(self._newest[replica], name) for replica in failed)
+        stopped = {(one.role, one.replica) for one in self.attempts if one.stopped} - failed
+        chosen = [*sorted(failed), *sorted(stopped)[:_STOPPED_READ]]
+        return [self._path(self._newest[replica], name) for replica in chosen]
 
     def error(self, role: int, replica: ReplicaStatus) -> str | None:
         """Return the error that a failed replica wrote."""
