@@ -39,7 +39,13 @@ def logs(client: k8s.ApiClient, name: str, namespace: str) -> dict[str, str]:
     core = k8s.CoreV1Api(client)
     pods = core.list_namespaced_pod(namespace, label_selector=f"job-name={name}").items
     index = "batch.kubernetes.io/job-completion-index"
-    return {pod.metadata.annotations[index]: core.read_namespaced_pod_log(pod.metadata.name, namespace) for pod in pods}
+    # Some versions of the package return decoded logs as "b'...'".
+    return {
+        pod.metadata.annotations[index]: core.read_namespaced_pod_log(
+            pod.metadata.name, namespace, _preload_content=False
+        ).data.decode()
+        for pod in pods
+    }
 
 
 def test_a_job_runs(kubernetes_engine, kubernetes_namespace):
