@@ -65,7 +65,7 @@ def test_a_stop_that_the_engine_refuses_is_reported_to_who_asked_for_it(docker_a
     looks = [poll_many(docker_apps.scheduler, [good, bad]) for _ in range(3)]
 
     assert [states(look) for look in looks] == [{good: AppState.RUNNING, bad: AppState.RUNNING}] * 3
-    assert caplog.text.count("cannot be stopped") == 1
+    assert caplog.text.count("retrying in 60 s") == 1
     docker_proxy.clear()
     docker_apps.another().cancel(bad)
     assert docker_apps.end(bad).state is AppState.CANCELLED
