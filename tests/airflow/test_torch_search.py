@@ -36,5 +36,5 @@ def test_a_search_trains_resumes_and_survives_a_trial_that_diverges(tmp_path, mo
     assert "rank 0 of 2 continues at epoch 3, attempt 1" in logs[0]
     assert "(trainer: 2 of 2 succeeded; stopped server)" in logs[1]
     assert "[trainer/1]" not in logs[1]
-    base = tmp_path / "launch_torch_search" / "launch_torch_search"
+    base = tmp_path / "launch_torch_search"
     assert sorted(path.parent.name for path in base.rglob("last.pt")) == ["0", "1", "2"]
