@@ -32,6 +32,7 @@ from airflow_provider_launch.triggers.hub import Ticker
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from airflow_provider_launch.triggers.reconciler import Reconciler
 from tests.airflow.support import FakeExecutionApi, TaskInstance, a_dag, launch, logged, run_task, sh
+from tests.airflow.versions import serialize
 from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
@@ -549,7 +550,7 @@ def test_a_trigger_notes_that_it_has_fired(monkeypatch: Any) -> None:
 
 def failed_trigger(error: str = "Trigger failure") -> dict[str, Any]:
     trace = ["Traceback (most recent call last):\n", "ImportError: no module named 'newer'\n"]
-    return {"next_method": "__fail__", "next_kwargs": {"error": error, "traceback": trace}}
+    return {"next_method": "__fail__", "next_kwargs": serialize({"error": error, "traceback": trace})}
 
 
 def test_the_worker_follows_the_app_of_a_trigger_that_failed(engine: FakeEngine, airflow: Airflow) -> None:
