@@ -106,6 +106,8 @@ def made(place: Place, function: Callable[..., Any], *args: Any, options: dict[s
         "image": image_of(place),
         "resource": Resource(cpu=1, gpu=0, memMB=64),
         "poll_interval_s": 0.2,
+        # Most of these functions are faster than the default, and would never meet the trigger.
+        "defer_after_s": 0.5,
     }
     with a_dag():
         return launch_python_task(function, **how, **options)(*args, **kwargs).operator
@@ -141,7 +143,7 @@ def test_its_error_names_the_lines_of_the_file(place: Place, deferrable: bool) -
     assert isinstance(ran.error, AppFailedError), ran.error
     assert "ValueError: 0.5 is too bad" in str(ran.error)
     assert f"test_launch_python_engines.py:{line}, in too_bad: raise ValueError(" in str(ran.error)
-    assert ran.logged(f'File "{__file__}", line {line}, in too_bad')
+    assert ran.logged(f'File "{__file__}", line {line}, in too_bad'), ran.lines
     assert api.xcoms[place.mark, "app"]["roles"] == {"fails": [1]}
     assert (place.mark, "return_value") not in api.xcoms
 
