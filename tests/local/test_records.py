@@ -463,7 +463,7 @@ def test_a_stamp_in_the_future_does_not_stop_the_removal(scheduler: LocalSchedul
 
 def test_a_large_state_that_changes_is_not_read_by_each_read_of_a_log(scheduler: LocalScheduler, monkeypatch) -> None:
     path = on_record(scheduler)
-    state = {**STATE, "final": False, "msg": "x" * 257 * 1024}
+    state = {**STATE, "final": False, "msg": "x" * 256 * 1024}
     (path / "state.json").write_text(json.dumps(state))
     read = layout.read_record
     reads: list[str] = []

@@ -104,8 +104,8 @@ class AppCache:
         self._apps: OrderedDict[str, CachedApp] = OrderedDict()
         self._damaged: dict[str, tuple[str, float, str]] = {}
         """App id to its version, the time of the next read, and the error."""
-        self._reads: dict[str, tuple[int, float]] = {}
-        """App id to the number of reads of its request, and since when."""
+        self._reads: dict[str, tuple[int, float, str]] = {}
+        """App id to the number of reads of its request, since when, and the version that was read last."""
         self._overfull: dict[str, tuple[float, str]] = {}
         """App id to the time when its attempts are read again, and their error."""
         self._with_errors: deque[tuple[str, int]] = deque()
@@ -158,20 +158,25 @@ class AppCache:
             version, _, text = self._damaged.get(record.app_id, ("", 0.0, ""))
             if text and version == record.created:
                 damaged[record.app_id] = text
-            elif self._reads.get(record.app_id, (0, now))[0] >= _MOST_READS:
+            elif self._is_replaced_often(record):
                 damaged[record.app_id] = damage_text(record.app_id, "id is replaced too often")
             else:
                 wanted[record.app_id] = record
         for app_id, one in (self._store.requests(wanted) if wanted else {}).items():
-            count, since = self._reads.get(app_id, (0, now))
+            count, since = self._reads.get(app_id, (0, now, ""))[:2]
             read = _READS_OF_DAMAGED if isinstance(one, str) else 1 + one[2] // _BYTES_OF_READ
-            self._reads[app_id] = count + read, since
+            self._reads[app_id] = count + read, since, wanted[app_id].created
             if isinstance(one, str):
                 damaged[app_id] = one
                 self._damaged[app_id] = wanted[app_id].created, now + _DAMAGED_S, one
             else:
                 self._apps[app_id] = CachedApp(wanted[app_id], *one)
         return damaged
+
+    def _is_replaced_often(self, record: Record) -> bool:
+        count, _, version = self._reads.get(record.app_id, (0, 0.0, ""))
+        # The same version is read again after the cache has dropped it.
+        return count >= _MOST_READS and not (version and version == record.created)
 
     def load_attempts(self, apps: Iterable[CachedApp]) -> dict[str, str]:
         """Read the attempts of the apps that have new ones; return the errors of apps whose attempts are unreadable."""
