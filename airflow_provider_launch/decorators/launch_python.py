@@ -120,10 +120,11 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         return app
 
     def _value_of(self, outcome: Mapping[str, Any]) -> Any:
-        from airflow_provider_launch.functions.result import value_of
+        from airflow_provider_launch._task.outcome import MOST_RESULTS_BYTES
+        from airflow_provider_launch.functions.result import value_of, values_of
 
         result = outcome["result"]
-        return [value_of(each) for each in result or []] if self._gather else value_of(result)
+        return values_of(result or [], MOST_RESULTS_BYTES) if self._gather else value_of(result)
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""

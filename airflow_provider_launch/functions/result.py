@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_provider_launch.functions.program import LARGEST_RESULT
@@ -32,6 +34,26 @@ def value_of(document: Any) -> Any:
         "the function has returned no value, although its process succeeded: it was left by os._exit or exec, or it "
         "wrote to LAUNCH_RESULT_PATH; return the value"
     )
+
+
+def values_of(documents: Iterable[Any], most_bytes: int) -> list[Any]:
+    """Return the values of all replicas, see `value_of`.
+
+    Raises:
+        InvalidAppError: as `value_of`, or they have more than `most_bytes` bytes together as JSON.
+    """
+    values, size = [], 0
+    for document in documents:
+        value = value_of(document)
+        # A packed value has a thousandth of the size.
+        size += len(json.dumps(value, separators=(",", ":"))) + 1
+        if size > most_bytes:
+            raise InvalidAppError(
+                f"the values of the replicas have more than {most_bytes} bytes together, which Airflow would store as "
+                f"one XCom; let each replica return less, or use gather=False"
+            )
+        values.append(value)
+    return values
 
 
 def _unpacked(text: str) -> Any:

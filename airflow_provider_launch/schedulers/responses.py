@@ -16,8 +16,8 @@ from airflow_provider_launch.util.untrusted import clean_text, one_line
 NOT_SET = "<NOT_SET>"
 _ERROR_CHARS = 64 * 1024
 """Maximum characters of the error that one replica wrote."""
-_ERRORS_CHARS = 32 * 1024 * 1024
-"""Maximum characters of the errors of all replicas of an app."""
+_ERRORS_CHARS = 2 * 1024 * 1024
+"""Maximum characters of the errors of all replicas of an app: a task shows the one of a single replica."""
 
 _MOST_STOPPED = 32
 """Maximum stopped replicas whose errors are read: each takes a request on some engines."""
@@ -129,7 +129,7 @@ def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaS
         read: returns the text of a replica (index of its role, its status), or an empty text.
 
     Returns:
-        Whether each failed replica has such a text. Texts are cut, and after 32 million characters no more are read.
+        Whether each failed replica has such a text. Texts are cut, and after 2 million characters no more are read.
     """
     has_all, left, stopped_left = True, _ERRORS_CHARS, _MOST_STOPPED
     replicas = [(index, replica) for index, role in enumerate(response.roles_statuses) for replica in role.replicas]

@@ -7,6 +7,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from airflow_provider_launch.specs.resources import Resource
@@ -19,11 +20,15 @@ from airflow_provider_launch.specs.roles import (
     Role,
     VolumeMount,
 )
-from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
+from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, Problem, raise_problems, shown, type_problems
 from airflow_provider_launch.specs.workspaces import Workspace
 
 _T = TypeVar("_T")
 _Path = tuple[Any, ...]
+_KEY_CHARS = 60
+MOST_ITEMS = 100_000
+"""Maximum items of all lists and dicts of an app: a thousand roles have about thirty each. A program of the app may
+have written its record, and each item takes time while other apps wait."""
 _ENV_DEPTH = len(("roles", 0, "env"))
 _MOUNTS: dict[str, type[Any]] = {
     MountType.BIND.value: BindMount,
@@ -38,11 +43,12 @@ def app_to_dict(app: AppDef) -> dict[str, Any]:
     Fields that a subclass adds are included, so that equal dicts mean equal apps; `app_from_dict` does not read them.
 
     Raises:
-        InvalidAppError: a value, mostly in metadata, cannot be written as JSON.
+        InvalidAppError: a value, mostly in metadata, cannot be written as JSON, or there are too many.
     """
     problems: list[Problem] = []
     plain = _to_plain(app, (), problems)
     raise_problems(app.name, problems)
+    _refuse_many_items(app.name, plain)
     return cast("dict[str, Any]", plain)
 
 
@@ -53,14 +59,28 @@ def app_from_dict(data: Mapping[str, Any]) -> AppDef:
     The types of all values are checked; `check_app` decides whether the app makes sense.
 
     Raises:
-        InvalidAppError: keys are unknown or missing, or values have the wrong type; all of them are listed.
+        InvalidAppError: keys are unknown or missing, or values have the wrong type; the first of them are listed.
     """
+    _refuse_many_items(_name(data), data)
     problems: list[Problem] = []
     app = _read(AppDef, data, (), problems)
     raise_problems(_name(data), problems)
     assert app is not None
     raise_problems(app.name, type_problems(app))
     return app
+
+
+def _refuse_many_items(name: object, data: Any) -> None:
+    """Refuse a document with too many items, before anything else takes time for each of them."""
+    left, waiting = MOST_ITEMS, [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (Mapping, list, tuple)):
+            left -= len(value)
+            if left < 0:
+                text = f"its lists and dicts have more than {MOST_ITEMS} items together; keep large data in files"
+                raise_problems(name, [((), text)])
+            waiting.extend(value.values() if isinstance(value, Mapping) else value)
 
 
 def _name(data: Any) -> object:
@@ -121,7 +141,12 @@ def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> 
         return None
     fields = {field.name: field for field in dataclasses.fields(cast("Any", cls))}
     before = len(problems)
-    problems.extend(((*path, key), _unknown(key, list(fields), cls)) for key in data if key not in fields)
+    # An advice takes some time, and one problem more than are shown is enough.
+    unknown = (key for key in data if key not in fields)
+    problems.extend(
+        ((*path, key), _unknown(key, list(fields), cls))
+        for key in islice(unknown, max(0, MOST_PROBLEMS + 1 - len(problems)))
+    )
     problems.extend(
         ((*path, name), f"is missing; {cls.__name__} needs it")
         for name, field in fields.items()
@@ -130,11 +155,11 @@ def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> 
     values = {
         name: _READERS.get((cls, name), _copied)(data[name], (*path, name), problems) for name in fields if name in data
     }
-    return cls(**values) if len(problems) == before else None
+    return cls(**values) if len(problems) == before and fields.keys() >= data.keys() else None
 
 
 def _unknown(key: object, known: list[str], cls: type[Any]) -> str:
-    close = difflib.get_close_matches(str(key), known, n=1)
+    close = difflib.get_close_matches(str(key)[:_KEY_CHARS], known, n=1)
     if close:
         return f"{cls.__name__} has no such field; did you mean {close[0]!r}?"
     return f"{cls.__name__} has no such field; it has {', '.join(known)}"

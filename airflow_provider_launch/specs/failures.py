@@ -21,12 +21,18 @@ _LOST_PEERS = re.compile(
     re.IGNORECASE,
 )
 """Errors of gloo, NCCL, torchrun and PyTorch's store in a process whose peers have ended."""
+_SEARCHED = 2048
+"""Characters at the start and at the end of an error that are searched, because a program may write any text."""
+_MOST_READ = 64
+"""Number of failed replicas whose errors are compared: those that ended first. More of them would take seconds, while
+the followers of other apps wait."""
 _BY_SIGNAL, _BY_TERM = range(129, 193), 143
 
 
 def lost_its_peers(text: str) -> bool:
     """Return whether an error only reports that other processes of the training have ended."""
-    return _LOST_PEERS.search(text) is not None
+    shown = text if len(text) <= 2 * _SEARCHED else f"{text[:_SEARCHED]}\n{text[-_SEARCHED:]}"
+    return _LOST_PEERS.search(shown) is not None
 
 
 def reply_of(replica: ReplicaStatus) -> ErrorReply | None:
@@ -44,7 +50,8 @@ def in_order_of_failure(
     because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
     file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
 
-    Replicas that the launcher stopped count only if they had written an error file.
+    Replicas that the launcher stopped count only if they had written an error file. Of more than 64 replicas, only the
+    errors of those that ended first are compared.
 
     Args:
         replicas: of the last attempt.
@@ -53,33 +60,34 @@ def in_order_of_failure(
     """
     lines = last_lines or {}
 
-    def order(replica: ReplicaStatus) -> tuple[object, ...]:
-        name = f"{replica.role}/{replica.id}"
+    def exit_order(replica: ReplicaStatus) -> tuple[object, ...]:
         end_time = replica.end_time
-        return (
-            is_consequence(replica, lines.get(name, ())),
-            _moment(replica),
-            f"{name} " not in msg,
-            end_time is None,
-            end_time or 0,
-        )
+        return f"{replica.role}/{replica.id} " not in msg, end_time is None, end_time or 0
+
+    def order(replica: ReplicaStatus) -> tuple[object, ...]:
+        reply = reply_of(replica)
+        last = lines.get(f"{replica.role}/{replica.id}", ())
+        return _lost_peers(reply, last), _moment(replica, reply), *exit_order(replica)
 
     failed = [one for one in replicas if one.state is AppState.FAILED or _failed_before_stop(one)]
-    return sorted(failed, key=order)
+    by_exit = sorted(failed, key=exit_order) if len(failed) > _MOST_READ else failed
+    return [*sorted(by_exit[:_MOST_READ], key=order), *by_exit[_MOST_READ:]]
 
 
 def is_consequence(replica: ReplicaStatus, last_lines: Sequence[str] = ()) -> bool:
     """Return whether a replica failed because its peers had ended, by its error file or else by its last lines."""
-    reply = reply_of(replica)
-    return lost_its_peers(reply.message if reply else "\n".join(last_lines))
+    return _lost_peers(reply_of(replica), last_lines)
+
+
+def _lost_peers(reply: ErrorReply | None, last_lines: Sequence[str]) -> bool:
+    return lost_its_peers(reply.message) if reply else any(map(lost_its_peers, last_lines))
 
 
 def _failed_before_stop(replica: ReplicaStatus) -> bool:
     return replica.state is AppState.CANCELLED and reply_of(replica) is not None
 
 
-def _moment(replica: ReplicaStatus) -> float:
-    reply = reply_of(replica)
+def _moment(replica: ReplicaStatus, reply: ErrorReply | None) -> float:
     if reply is not None and (written := reply.seconds) is not None:
         return written
     code = replica.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -17,7 +18,11 @@ Problem = tuple[tuple[Any, ...], str]
 """The path to a value, and the problem with its fix."""
 
 _MAX_SHOWN = 60
+MOST_PROBLEMS = 20
+"""Maximum problems that an error lists; a program can write a record of an app that has any number of them."""
 _MOUNTS = {cls.__name__: cls for cls in (BindMount, VolumeMount, DeviceMount)}
+_MOST_CHARS = 200
+"""Maximum letters of one key in a path."""
 _EXPECTED = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -28,7 +33,7 @@ _EXPECTED = {
 
 
 def type_problems(app: AppDef) -> list[Problem]:
-    """Return the values of a wrong type; the app is neither copied nor changed."""
+    """Return the first values of a wrong type, one more than are shown; the app is neither copied nor changed."""
     from pydantic import ValidationError
 
     try:
@@ -36,25 +41,29 @@ def type_problems(app: AppDef) -> list[Problem]:
         _adapter().validate_python([app])
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=True)
-        return [_problem(entry) for entry in found if not _is_of_other_mount(app, entry["loc"][1:])]
+        own = (entry for entry in found if not _is_of_other_mount(app, entry["loc"][1:]))
+        return [_problem(entry) for entry in islice(own, MOST_PROBLEMS + 1)]
     return []
 
 
 def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
-    """Raise one error that lists all problems, each on a line that starts with its path.
+    """Raise one error that lists the first problems, each on a line that starts with its path.
 
     Raises:
         InvalidAppError: there are problems.
     """
     if problems:
-        lines = "".join(f"\n  {path_text(path)}: {text}" for path, text in problems)
+        lines = "".join(f"\n  {path_text(path)}: {text}" for path, text in problems[:MOST_PROBLEMS])
+        if len(problems) > MOST_PROBLEMS:
+            lines += "\n  and more"
         msg = f"app {shown(app_name)} is not valid:{lines}"
         raise InvalidAppError(msg)
 
 
 def path_text(path: Sequence[Any]) -> str:
     """Return the path as users write it, such as `roles.0.args.1`."""
-    parts = (part if part.isprintable() else repr(part) for part in map(str, path))
+    names = (part if len(part) <= _MOST_CHARS else f"{part[:_MOST_CHARS]}..." for part in map(str, path))
+    parts = (part if part.isprintable() else repr(part) for part in names)
     return ".".join(parts) or "app"
 
 

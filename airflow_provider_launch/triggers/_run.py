@@ -205,7 +205,8 @@ class TriggerRun:
             await asyncio.sleep(_STEP_S)
         progress = self._progress(positions)
         await self._checkpoint.save(progress, fired=True)
-        return dataclasses.replace(progress, tails=self._tails())
+        # Not on the event loop, because many long lines are searched.
+        return dataclasses.replace(progress, tails=await asyncio.to_thread(self._tails))
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is cancelled; the next one continues where this one stops."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import logging
@@ -10,6 +11,7 @@ import re
 import socket
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from airflow.sdk.log import mask_secret
 from airflow_provider_launch._task.secrets import hidden_values, places_of
 from airflow_provider_launch.decorators.launch_python import launch_python_task
 from airflow_provider_launch.functions import Replica
+from airflow_provider_launch.functions.result import values_of
 from airflow_provider_launch.specs import AppState, Resource
 from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError
 from tests.airflow.guarantees import in_modes
@@ -475,3 +478,20 @@ def test_a_dry_run_shows_the_request(capsys) -> None:
     made(train, 0.1, ["a"]).dry_run()
 
     assert "(function and arguments, " in capsys.readouterr().out
+
+
+def test_the_values_of_all_replicas_have_a_limit_after_they_are_unpacked() -> None:
+    """Each document of 150 bytes became 64 KB in Airflow's database."""
+    text = "[" + ",".join(["[]"] * 20_000) + "]"
+    document = {"packed": base64.b85encode(zlib.compress(text.encode(), 9)).decode()}
+    unpacked = []
+
+    def documents():
+        for _ in range(1000):
+            unpacked.append(1)
+            yield document
+
+    with pytest.raises(InvalidAppError, match="let each replica return less"):
+        values_of(documents(), 200_000)
+    assert len(unpacked) == 4
+    assert len(values_of([document] * 3, 200_000)) == 3

@@ -7,10 +7,11 @@ import logging
 
 import pytest
 
+from airflow_provider_launch._task import tracebacks
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog
-from airflow_provider_launch._task.tracebacks import divided, error_in, joined
+from airflow_provider_launch._task.tracebacks import LastTraceback, divided, error_in, joined
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
 from airflow_provider_launch.specs.states import AppState
@@ -180,3 +181,30 @@ def test_the_outcome_has_the_reason_in_one_line(found, tails, line) -> None:
 
 def test_the_outcome_of_a_success_has_no_error() -> None:
     assert "error" not in as_xcom("h", response(state=AppState.SUCCEEDED))
+
+
+def test_what_comes_before_a_traceback_is_kept_only_if_it_is_short() -> None:
+    """A line of 16 MB before each traceback stayed in memory until the app ended."""
+    found = LastTraceback()
+    for line in ("x" * 1_000_000 + tracebacks.HEAD, "x" * 1_000_000 + "ValueError: a"):
+        found.add(line, str)
+    assert found.lines == []
+
+    for line in (f"[rank0]: {tracebacks.HEAD}", "[rank0]: ValueError: a"):
+        found.add(line, str)
+    assert found.lines == [tracebacks.HEAD, "ValueError: a"]
+
+
+def test_errors_are_searched_only_when_a_traceback_is_asked_for(monkeypatch) -> None:
+    """Thousands of tracebacks per second would delay the logs of all other apps."""
+    searched: list[str] = []
+    search = tracebacks.lost_its_peers
+    monkeypatch.setattr(tracebacks, "lost_its_peers", lambda text: searched.append(text) or search(text))
+    found = LastTraceback()
+    for error in ("ValueError: the cause", *["RuntimeError: Connection closed by peer"] * 1000):
+        found.add(tracebacks.HEAD, str)
+        found.add(error, str)
+
+    assert searched == []
+    assert found.lines[-1] == found.lines[-1] == "ValueError: the cause"
+    assert len(searched) <= 4

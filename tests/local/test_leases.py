@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,19 @@ def test_the_next_supervisor_of_an_app_has_its_fixed_port(tmp_path):
     following.ports(roles)
 
     assert following.conflict == ""
+
+
+@pytest.mark.parametrize("act", [lambda path: path.mkdir(), lambda path: path.symlink_to("x")], ids=["folder", "link"])
+def test_what_a_program_put_in_place_of_a_lease_does_not_stay(tmp_path: Path, act) -> None:
+    """Each later app with this port or GPU would fail, long after the end of that program."""
+    for lease in ("ports/20000.lock", "gpus/GPU-a.lock"):
+        path = tmp_path / lease
+        path.parent.mkdir(mode=0o700)
+        act(path)
+
+    assert leases.port_owner(str(tmp_path), 20000) == ""
+    assert leases.free_gpus(str(tmp_path), ["GPU-a"]) == ["GPU-a"]
+    taken = leases.Leases(str(tmp_path), str(tmp_path))
+    assert taken._reserve(str(tmp_path / "ports/20000.lock"))
+    assert taken._reserve(str(tmp_path / "gpus/GPU-a.lock"), wait=True)
+    assert leases.free_gpus(str(tmp_path), ["GPU-a"]) == []

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.local import layout, log_files, observed, processes, records, safe_files
+from airflow_provider_launch.schedulers.local import layout, log_files, observed, processes, records, safe_files, status
 from airflow_provider_launch.schedulers.local import scheduler as local
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
 from airflow_provider_launch.schedulers.retry import Phase
@@ -449,6 +449,48 @@ def test_what_stands_in_place_of_the_time_of_the_last_sweep_stops_no_sweep(sched
 
     scheduler._records.sweep(3600)
     assert not old.exists()
+
+
+def test_a_stamp_in_the_future_does_not_stop_the_removal(scheduler: LocalScheduler) -> None:
+    old = on_record(scheduler)
+    os.utime(old / "state.json", (0, 0))
+    Path(scheduler.root, "swept").touch()
+    os.utime(Path(scheduler.root, "swept"), (2**32, 2**32))
+
+    scheduler._records.sweep(3600)
+    assert not old.exists()
+
+
+def test_a_large_state_that_changes_is_not_read_by_each_read_of_a_log(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    state = {**STATE, "final": False, "msg": "x" * 256 * 1024}
+    (path / "state.json").write_text(json.dumps(state))
+    read = layout.read_record
+    reads: list[str] = []
+    monkeypatch.setattr(records.layout, "read_record", lambda name, *a: reads.append(name) or read(name, *a))
+    kept = scheduler._records
+    kept.app_def(path.name, kept.app(path.name))
+    reads.clear()
+    for number in range(20):
+        os.utime(path / "state.json", (number, number))
+        assert not kept.has_ended(path.name)
+    assert len(reads) == 1
+
+    monkeypatch.setattr(records, "_LARGE_AGAIN_S", 0.0)
+    (path / "state.json").write_text(json.dumps({**state, "final": True}))
+    assert kept.has_ended(path.name)
+
+
+def test_the_name_of_a_host_is_short_and_shared_by_the_replicas() -> None:
+    app = AppDef("a", [Role("r", "x", num_replicas=2)])
+    replica = {"role": "r", "phase": "RUNNING", "attempt": 0, "code": None, "signal": None, "start": 1, "end": None}
+    replicas = [{**replica, "id": k, "lost": False} for k in range(2)]
+    state = {**STATE, "host": "h" * 5000, "replicas": replicas, "app_attempt": 0}
+
+    found = status.response_from("a", {"request": {"metadata": {}}}, state, app).roles_statuses[0].replicas
+
+    assert len(found[0].hostname) == 255
+    assert found[0].hostname is found[1].hostname
 
 
 def nested(path: Path, depth: int = 1500) -> None:

@@ -21,13 +21,13 @@ APP = AppDef("app", [Role("main", "", entrypoint="true", num_replicas=2, max_ret
 class Store:
     """Counts the reads of an app."""
 
-    def __init__(self, attempts: Any = ()) -> None:
-        self.read, self.listed = 0, 0
+    def __init__(self, attempts: Any = (), size: int = 1000) -> None:
+        self.read, self.listed, self.size = 0, 0, size
         self._attempts = attempts
 
     def requests(self, app_ids: Any) -> dict[str, Any]:
         self.read += 1
-        return {app_id: (f"h:{app_id}", build_request(APP, SlurmOpts(), app_id, {})) for app_id in app_ids}
+        return {app_id: (f"h:{app_id}", build_request(APP, SlurmOpts(), app_id, {}), self.size) for app_id in app_ids}
 
     def attempts(self, app_ids: Any) -> dict[str, Any]:
         self.listed += 1
@@ -103,3 +103,50 @@ def test_the_errors_of_many_replicas_need_few_passes_over_their_attempts() -> No
     assert errors == [f"app/run/0/{request.roles[0].slug}/{k}/1/error.json" for k in range(200)]
     assert app.newest_paths(0, "error.json") == errors
     assert attempts.read <= 3
+
+
+def test_a_large_record_is_read_less_often() -> None:
+    store = Store(size=2**20)
+    cache = AppCache(store)
+    for number in range(50):
+        cache.load({"app": Record("app", created=f"1 {number}")})
+
+    assert store.read <= 2
+
+
+def test_the_cached_records_have_a_limit_together() -> None:
+    store = Store(size=8 * 2**20)
+    cache = AppCache(store)
+    for name in "abcdefgh":
+        assert cache.load({name: Record(name, created="1 1")})[0].keys() == {name}
+    before = store.read
+
+    cache.load({"h": Record("h", created="1 1")})
+    assert store.read == before
+    cache.load({"a": Record("a", created="1 1")})
+    assert store.read == before + 1
+
+
+def test_the_errors_of_failed_apps_have_a_limit() -> None:
+    """Those of a few hundred apps of a forged number of replicas filled the memory."""
+
+    class Files:
+        def requests(self, app_ids: Any) -> dict[str, Any]:
+            return {app_id: ("h:i", build_request(app_def, SlurmOpts(), app_id, {}), 1000) for app_id in app_ids}
+
+        def read(self, paths: Any, limit: int) -> dict[str, FilePart]:
+            data = b"x" * limit
+            return {path: FilePart(is_plain=True, data=data, size=limit, inode=1, modified_ms=1) for path in paths}
+
+    app_def = AppDef("app", [Role("main", "", entrypoint="true", num_replicas=500)])
+    cache = AppCache(Files())
+    names = [f"app-{number}" for number in range(50)]
+    apps = cache.load({name: Record(name, created="1 1") for name in names})[0]
+    for app in apps.values():
+        app.attempts = [Attempt(0, 0, k, 0, code=1) for k in range(500)]
+        cache.load_errors(app)
+        assert sum(map(len, app.errors.values())) <= 2 * 2**20
+
+    kept = [app for app in apps.values() if app.errors is not None]
+    assert 20 <= len(kept) < 40
+    assert kept[-1] is apps[names[-1]]

@@ -161,7 +161,7 @@ def test_two_retry_policies_in_one_app_are_refused() -> None:
         request(a, b)
 
 
-@pytest.mark.parametrize("metadata", [{"x": "y" * (9 << 20)}, {"x": 10**30}])
+@pytest.mark.parametrize("metadata", [{"x": "y" * (9 << 20)}, {"x": 10**30}, {"x": "," * 200_001}])
 def test_an_app_whose_record_could_not_be_read_again_is_refused(metadata) -> None:
     built = build_request(AppDef("demo", [DRIVER], metadata), SlurmOpts(), "demo-1", {})
     with pytest.raises(InvalidAppError, match="cannot be recorded"):

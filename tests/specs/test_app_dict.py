@@ -16,6 +16,7 @@ from airflow_provider_launch.specs import (
     Role,
     VolumeMount,
     Workspace,
+    app_dict,
     app_from_dict,
     app_to_dict,
 )
@@ -200,3 +201,37 @@ def test_errors_never_show_a_value_of_env(value):
         with pytest.raises(InvalidAppError, match=r"roles\.0\.env\.DB_PASSWORD") as caught:
             convert()
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "a", **{f"retry_policies_{n}": 0 for n in range(20_000)}},
+        {"name": "a", "roles": [{"name": "r", "image": "x", **{f"retry_policies_{n}": 0 for n in range(20_000)}}]},
+        {"name": "a", "roles": [{"name": "r", "image": "x", "k" * 2_000_000: 0}]},
+        {"name": "a", "roles": [{"name": "r", "image": "x", "args": [0] * 20_000}]},
+        {"name": "a", "roles": [{"name": "r", "image": "x", "mounts": [{}] * 20_000}]},
+    ],
+    ids=["keys of the app", "keys of a role", "long key", "args", "mounts"],
+)
+def test_an_error_about_a_hostile_dict_is_short(change):
+    with pytest.raises(InvalidAppError) as refused:
+        app_from_dict(change)
+    assert len(str(refused.value)) < 20_000
+
+
+def test_few_advices_are_computed_for_a_hostile_dict(monkeypatch):
+    """Each takes a tenth of a millisecond, while all apps of the connection wait."""
+    computed = []
+    monkeypatch.setattr(app_dict.difflib, "get_close_matches", lambda *_, **__: computed.append(1) or [])
+    with pytest.raises(InvalidAppError):
+        app_from_dict({"name": "a", "roles": [{"name": "r", "image": "x", f"k{n}": 0} for n in range(1000)]})
+    assert len(computed) <= 21
+
+
+@pytest.mark.parametrize("metadata", [{"x": [[]] * 100_001}, {"x": [[[]] * 1000] * 101}], ids=["one", "nested"])
+def test_an_app_with_too_many_items_is_refused_when_written_and_when_read(metadata):
+    app = AppDef("a", [Role("r", "x")], metadata)
+    for act in (app_to_dict, lambda app: app_from_dict({"name": app.name, "metadata": app.metadata})):
+        with pytest.raises(InvalidAppError, match="more than 100000 items"):
+            act(app)

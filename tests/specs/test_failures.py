@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_provider_launch.specs import failures
 from airflow_provider_launch.specs.failures import in_order_of_failure, lost_its_peers
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
@@ -77,3 +78,23 @@ def test_the_status_of_an_app_names_the_same_replica():
 )
 def test_an_error_about_lost_peers_is_recognised(text, expected):
     assert lost_its_peers(text) is expected
+
+
+def test_only_the_ends_of_an_error_are_searched():
+    assert lost_its_peers("x" * 100_000 + PEER)
+    assert lost_its_peers(PEER + "x" * 100_000)
+    assert not lost_its_peers("x" * 50_000 + PEER + "x" * 50_000)
+
+
+def test_of_many_failed_replicas_few_errors_are_parsed(monkeypatch):
+    """All of them took many seconds, and the followers of other apps wait."""
+    parsed = []
+    parse = failures.ErrorReply.parse
+    monkeypatch.setattr(failures.ErrorReply, "parse", staticmethod(lambda text: parsed.append(1) or parse(text)))
+    replicas = [replica(k, reply=wrote(PEER, 2000 - k), end=k) for k in range(2000)]
+
+    order = [one.id for one in in_order_of_failure(replicas)]
+
+    assert order[0] == 63
+    assert sorted(order) == [*range(2000)]
+    assert len(parsed) == 64

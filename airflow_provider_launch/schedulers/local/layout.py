@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular, regular_fd
-from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import OversizedError, UntrustedError, parse_json, refuse_parts
 
 APP = "app.json"
 LOCK = "lock"
@@ -118,20 +118,13 @@ def largest_state(replicas: int) -> int:
     return 256 * 1024 + 1024 * replicas
 
 
-class OversizedError(UntrustedError):
-    """A document is larger, or its lists and objects have more items, than it can need."""
-
-
 def parse_record(data: str | bytes, most_parts: int = MOST_PARTS) -> Any:
     """Return the document.
 
     Raises:
         UntrustedError: it is not valid JSON, or is too large.
     """
-    data = data.encode() if isinstance(data, str) else data
-    parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
-    if parts > most_parts:
-        raise OversizedError(f"the document has about {parts} parts, the limit is {most_parts}")
+    refuse_parts(data, most_parts)
     return parse_json(data, LARGEST_RECORD)
 
 

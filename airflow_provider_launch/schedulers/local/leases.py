@@ -7,6 +7,8 @@ Imports only the standard library, because the supervisor uses it too.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import re
@@ -24,6 +26,8 @@ FIRST_PORT, LAST_PORT = 20000, 32767
 GPUS = "gpus.json"
 _OWNER_BYTES = 200
 """The longest app id."""
+_NO_LOCK_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ETXTBSY}
+"""Errors of `open` for a link, a directory, a socket, or a program that runs: nobody can hold a lease by it."""
 _TRIES, _PAUSE_S = 20, 0.05
 _MARK = re.compile("\0([A-Z0-9_]+)\0")
 _SHOWN_MARK = re.compile(r"(?:\0|\\x00)([A-Z0-9_]+)(?:\0|\\x00)")
@@ -53,13 +57,22 @@ def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:
 
 def free_gpus(root: str, devices: Sequence[str]) -> list[str]:
     """Return the devices that no app has leased now."""
-    return [device for device in devices if not processes.is_locked(_gpu_lock(root, device))]
+    return [device for device in devices if not _is_locked(_gpu_lock(root, device))]
 
 
 def port_owner(root: str, port: int) -> str:
     """Return the id of the app that has leased the port; empty if it is not leased."""
     path = _port_lock(root, port)
-    return (_owner_in(path) or "(unknown)") if processes.is_locked(path) else ""
+    return (_owner_in(path) or "(unknown)") if _is_locked(path) else ""
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        return processes.is_locked(path)
+    except OSError as error:
+        if error.errno not in _NO_LOCK_FILE:
+            raise
+        return False  # whoever reserves it renames what is there
 
 
 def _owner_in(path: str) -> str:
@@ -177,7 +190,16 @@ class Leases:
         if path in self._reserved:
             return True
         safe_files.make_dirs(os.path.dirname(path))
-        fd = processes.take_lock(path) if wait else processes.try_lock(path)
+        lock = processes.take_lock if wait else processes.try_lock
+        try:
+            fd = lock(path)
+        except OSError as error:
+            if error.errno not in _NO_LOCK_FILE:
+                raise
+            # The program of any app can put it there, and it would stay after the end of that app.
+            with contextlib.suppress(OSError):
+                os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")
+            fd = lock(path)
         if fd is not None:
             self._reserved[path] = fd
         return fd is not None

@@ -67,9 +67,11 @@ def _memory_of(kept: Kept) -> int:
         text
         for role in kept.response.roles_statuses
         for one in role.replicas
-        for text in (one.hostname, one.structured_error_msg)
+        for text in (one.hostname, one.structured_error_msg, one.reason or "")
     ]
-    return _APP_BYTES + _REPLICA_BYTES * len(texts) + sum(map(len, texts))
+    # Metadata and roles are those of the record, which the cache of records may have dropped.
+    record = kept.files[0][1]
+    return _APP_BYTES + record + _REPLICA_BYTES * len(texts) + sum(map(len, texts))
 
 
 class Observed:

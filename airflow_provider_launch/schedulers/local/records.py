@@ -26,7 +26,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, AppDef
-from airflow_provider_launch.util.untrusted import UntrustedError, one_line
+from airflow_provider_launch.util.untrusted import OversizedError, UntrustedError, one_line
 
 log = logging.getLogger(__name__)
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -72,6 +72,8 @@ _CHANGES_S = 60.0
 _TRACKED = 10_000
 _MOST_CHANGED_BYTES = 1024 * 1024
 """Maximum bytes of changed requests of one app that are read in that time. A launcher writes a request only once."""
+_LARGE_STATE, _LARGE_AGAIN_S = 256 * 1024, 2.0
+"""Bytes of a state from which a change is not read again by each read of a log, but after these seconds."""
 _STATE_PARTS, _REPLICA_PARTS = 5000, 20
 """Maximum items in a state: of the whole app with its ports, and in addition for each replica."""
 
@@ -113,6 +115,8 @@ class _SeenState(NamedTuple):
     is_document: bool
     damage: str
     """The error if its program has replaced it; empty: it is sound."""
+    read_at: float = 0.0
+    """When it was read, by the monotonic clock."""
 
 
 class _StoredApps:
@@ -288,14 +292,14 @@ class Records:
             return None  # a program may have leased it, so the same version may be read later
         except AppUnavailableError as error:
             damage = str(error)
-        except layout.OversizedError as error:
+        except OversizedError as error:
             damage = self.damage(app_id, f"{layout.STATE}: {error}")
         except UntrustedError:
             pass  # the next supervisor writes it again
         if version is not None:
             is_final = found is not None and not damage and bool(found["final"])
             with self._lock:
-                self._states[app_id] = _SeenState(version, is_final, found is not None, damage)
+                self._states[app_id] = _SeenState(version, is_final, found is not None, damage, time.monotonic())
         if damage:
             raise AppUnavailableError(damage)
         return found
@@ -323,6 +327,11 @@ class Records:
         seen = self._seen_state(app_id)
         if seen is not None:
             return seen.is_final
+        latest = self._states.get(app_id)
+        # Its program can change a large one before each read of a log.
+        is_large = latest is not None and latest.version[1] > _LARGE_STATE and not latest.is_final
+        if latest is not None and is_large and time.monotonic() - latest.read_at < _LARGE_AGAIN_S:
+            return False
         document = self._state(app_id)
         return document is not None and bool(document["final"])
 
@@ -425,7 +434,8 @@ class Records:
         now = time.time()
         # Not opened, because any program of this user may have put something else there.
         try:
-            if now - os.lstat(stamp).st_mtime < _SWEEP_EVERY_S:
+            # A program may have set any time, also a later one.
+            if abs(now - os.lstat(stamp).st_mtime) < _SWEEP_EVERY_S:
                 return
             os.utime(stamp, follow_symlinks=False)
         except FileNotFoundError:

@@ -12,7 +12,9 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import one_line
 
+_HOST_CHARS = 255
 _STATES = {phase.value: state for phase, state in PHASE_STATES.items()}
 LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 
@@ -29,6 +31,8 @@ def response_from(
         app: the app as it was submitted.
     """
     replicas: dict[str, list[ReplicaStatus]] = {}
+    # Once for all replicas, because a program may have written a long one.
+    host = one_line(state["host"], _HOST_CHARS) if state else ""
     if state is None:
         response = app_response(
             app_id, AppState.PENDING, msg="waits for its supervisor", restarts=0, replicas=replicas, app=app
@@ -39,7 +43,7 @@ def response_from(
             # The program of the app has written them; each would cost memory and time in every poll.
             raise ValueError(f"the state has {len(state['replicas'])} replicas, the app {most}")
         for replica in state["replicas"]:
-            replicas[replica["role"]].append(_replica(replica, state))
+            replicas[replica["role"]].append(_replica(replica, state, host))
         restarts = state["app_attempt"] + sum(replica["attempt"] for replica in state["replicas"])
         msg = state["msg"] or NONE
         response = app_response(
@@ -67,12 +71,12 @@ def foreign_host(app: Mapping[str, Any], here: str) -> str:
     return f"launched on host {app['host']}, this is {here}: its processes can be seen and ended only there"
 
 
-def _replica(replica: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaStatus:
+def _replica(replica: Mapping[str, Any], state: Mapping[str, Any], host: str) -> ReplicaStatus:
     return ReplicaStatus(
         id=replica["id"],
         state=_STATES.get(replica["phase"], AppState.UNKNOWN),
         role=replica["role"],
-        hostname=state["host"],
+        hostname=host,
         exit_code=replica["code"],
         start_time=_seconds(replica["start"]),
         end_time=_seconds(replica["end"]),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,18 +23,23 @@ log = logging.getLogger(__name__)
 
 _KEPT = 10_000
 """Maximum number of cached apps."""
+_KEPT_BYTES = 32 * 1024 * 1024
+"""Maximum bytes of their records together, unless one poll needs more; in memory they need several times as much."""
 _ERROR_BYTES = 64 * 1024
 _LINE_CHARS = 500
-_ERRORS_AT_ONCE = 200
+_ERRORS_AT_ONCE = 64
+_KEPT_ERRORS = 64 * 1024 * 1024
+"""Maximum memory in bytes of the errors of all cached apps."""
 _STOPPED_READ = 200
 """Maximum number of stopped replicas whose errors are read."""
-_ERRORS_BYTES = 32 * 1024 * 1024
+_ERRORS_BYTES = 2 * 1024 * 1024
 """Maximum bytes of the errors of all replicas of an app."""
 _DAMAGED_S = 60.0
 """Seconds until a damaged record is read again, because a user may have repaired it."""
 _MOST_READS = 20
 """Maximum reads of one app's request within `_DAMAGED_S`, because a program may keep replacing the file, and each read
-delays all apps."""
+delays all apps. A large record counts as several."""
+_BYTES_OF_READ, _READS_OF_DAMAGED = 64 * 1024, 5
 _FEW_ATTEMPTS = 1000
 """Number of attempts that an app may always have, whatever its retries."""
 _MANY_ATTEMPTS, _MANY_OF_REPLICA = 20_000, 20
@@ -48,6 +54,8 @@ class CachedApp:
     identity: str
     """`<spec hash>:<instance>`, as in the comments of its jobs."""
     request: SlurmRequest
+    size: int = 0
+    """Bytes of its record."""
     attempts: list[Attempt] = field(default_factory=list)
     attempts_as_of: str = ""
     errors: dict[str, str] | None = None
@@ -96,10 +104,12 @@ class AppCache:
         self._apps: OrderedDict[str, CachedApp] = OrderedDict()
         self._damaged: dict[str, tuple[str, float, str]] = {}
         """App id to its version, the time of the next read, and the error."""
-        self._reads: dict[str, tuple[int, float]] = {}
-        """App id to the number of reads of its request, and since when."""
+        self._reads: dict[str, tuple[int, float, str]] = {}
+        """App id to the number of reads of its request, since when, and the version that was read last."""
         self._overfull: dict[str, tuple[float, str]] = {}
         """App id to the time when its attempts are read again, and their error."""
+        self._with_errors: deque[tuple[str, int]] = deque()
+        """The ids of the apps whose errors are cached, the oldest first, and the memory of each in bytes."""
 
     def app(self, app_id: str) -> CachedApp:
         """Return a loaded app."""
@@ -132,8 +142,9 @@ class AppCache:
         for app_id, app in found.items():
             app.record = records[app_id]
             self._apps.move_to_end(app_id)
-        while len(self._apps) > max(_KEPT, len(found)):
-            self._apps.popitem(last=False)
+        size = sum(app.size for app in self._apps.values())
+        while len(self._apps) > len(found) and (len(self._apps) > _KEPT or size > _KEPT_BYTES):
+            size -= self._apps.popitem(last=False)[1].size
         return found, damaged
 
     def _load_requests(self, records: Iterable[Record]) -> dict[str, str]:
@@ -147,19 +158,25 @@ class AppCache:
             version, _, text = self._damaged.get(record.app_id, ("", 0.0, ""))
             if text and version == record.created:
                 damaged[record.app_id] = text
-            elif self._reads.get(record.app_id, (0, now))[0] >= _MOST_READS:
+            elif self._is_replaced_often(record):
                 damaged[record.app_id] = damage_text(record.app_id, "id is replaced too often")
             else:
                 wanted[record.app_id] = record
         for app_id, one in (self._store.requests(wanted) if wanted else {}).items():
-            count, since = self._reads.get(app_id, (0, now))
-            self._reads[app_id] = count + 1, since
+            count, since = self._reads.get(app_id, (0, now, ""))[:2]
+            read = _READS_OF_DAMAGED if isinstance(one, str) else 1 + one[2] // _BYTES_OF_READ
+            self._reads[app_id] = count + read, since, wanted[app_id].created
             if isinstance(one, str):
                 damaged[app_id] = one
                 self._damaged[app_id] = wanted[app_id].created, now + _DAMAGED_S, one
             else:
                 self._apps[app_id] = CachedApp(wanted[app_id], *one)
         return damaged
+
+    def _is_replaced_often(self, record: Record) -> bool:
+        count, _, version = self._reads.get(record.app_id, (0, 0.0, ""))
+        # The same version is read again after the cache has dropped it.
+        return count >= _MOST_READS and not (version and version == record.created)
 
     def load_attempts(self, apps: Iterable[CachedApp]) -> dict[str, str]:
         """Read the attempts of the apps that have new ones; return the errors of apps whose attempts are unreadable."""
@@ -205,12 +222,19 @@ class AppCache:
             errors, size = {}, 0
             while paths and size < _ERRORS_BYTES:
                 for path, file in self._store.read(paths[:_ERRORS_AT_ONCE], _ERROR_BYTES).items():
+                    if size >= _ERRORS_BYTES:
+                        break
                     errors[path] = clean_text(file.data.decode("utf-8", "replace"))
                     size += len(file.data)
                     if not file.is_plain:
                         log.warning("%s is not a plain file of this user, and is ignored", path)
                 paths = paths[_ERRORS_AT_ONCE:]
             app.errors = errors
+            self._with_errors.append((app.record.app_id, sum(map(sys.getsizeof, errors.values()))))
+            while len(self._with_errors) > 1 and sum(one[1] for one in self._with_errors) > _KEPT_ERRORS:
+                oldest = self._apps.get(self._with_errors.popleft()[0])
+                if oldest is not None:
+                    oldest.errors = None  # read again if it is polled again
 
 
 def most_attempts(request: SlurmRequest, *, of_replica: bool = False) -> int:

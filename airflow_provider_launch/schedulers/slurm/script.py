@@ -17,7 +17,7 @@ from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_value
 from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest, SlurmRole
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json, refuse_parts
 
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 APP_BYTES = 8 * 1024 * 1024
 """Maximum bytes of `app.json`: a hundred times the need of a large app."""
+APP_PARTS = 200_000
+"""Maximum items of its lists and objects, because it is parsed while other apps wait."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REPLICA = "\0k"
@@ -57,6 +59,7 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
     document: dict[str, Any] = {"request": request.to_json(), "instance": instance}
     record = json.dumps(document, separators=(",", ":"))
     try:
+        refuse_parts(record, APP_PARTS)
         parse_json(record, APP_BYTES)
     except UntrustedError as error:
         raise InvalidAppError(

@@ -24,7 +24,7 @@ from airflow_provider_launch.schedulers.slurm.records import (
     parse_observation,
 )
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, request_from
-from airflow_provider_launch.schedulers.slurm.script import APP_BYTES, app_files, packed
+from airflow_provider_launch.schedulers.slurm.script import APP_BYTES, APP_PARTS, app_files, packed
 from airflow_provider_launch.schedulers.slurm.transport import AnswerTooLargeError
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -32,7 +32,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
     UnknownAppException,
 )
-from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json, refuse_parts
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
@@ -159,8 +159,8 @@ class Store:
             found.update(_divided(paths[at : at + _BATCH], ask))
         return found
 
-    def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest] | str]:
-        """Return identity and request of each app that exists, or an error text."""
+    def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest, int] | str]:
+        """Return identity, request and bytes of the record of each app that exists, or an error text."""
         found = self.read([f"{app_id}/app.json" for app_id in app_ids], APP_BYTES, whole=True)
         return {path.partition("/")[0]: _request_in(path.partition("/")[0], file) for path, file in found.items()}
 
@@ -323,15 +323,16 @@ def _too_many(app_id: str) -> str:
     return damage_text(app_id, f"status has more than {_MOST_NAMES} records of attempts")
 
 
-def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest] | str:
+def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest, int] | str:
     if not file.is_plain:
         return damage_text(app_id, "app.json is not a plain file of this user")
     if file.size > APP_BYTES:
         return damage_text(app_id, f"app.json has {file.size} bytes; at most {APP_BYTES} are possible")
     try:
+        refuse_parts(file.data, APP_PARTS)
         document = parse_json(file.data, APP_BYTES)
         request = request_from(document["request"])
-        return f"{request.spec_hash}:{document['instance']}", request
+        return f"{request.spec_hash}:{document['instance']}", request, len(file.data)
     except UntrustedError as error:
         return damage_text(app_id, f"app.json: {error}")
     except Exception as error:  # noqa: BLE001 - any text in place of any field
