@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.roles import AppDef
 
+
+log = logging.getLogger(__name__)
 
 _PREFIXES = ("launch", "torchx")
 _OF_REPLICAS = frozenset(
@@ -103,6 +106,9 @@ def inject_env(
         if config is not None:
             tracking[tracker_config_env_var_name(name)] = macros.escape(config)
     for role in app.roles:
+        # Not refused, because an app that was described and is launched again has the variables of its first launch.
+        if replaced := sorted(name for name in injected if role.env.get(name, injected[name]) != injected[name]):
+            log.warning("role %r: the launcher replaces the value of %s", role.name, ", ".join(replaced))
         role.env.update(injected)
         # A role may have its own trackers.
         role.env = {**tracking, **role.env}

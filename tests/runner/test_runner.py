@@ -68,6 +68,15 @@ def test_an_own_value_of_a_variable_of_the_launcher_is_refused(runner, name):
         runner.dryrun(app, "fake")
 
 
+def test_an_own_value_of_a_variable_of_a_tracker_is_replaced_with_a_warning(runner, caplog):
+    app = an_app()
+    app.roles[0].env["TORCHX_JOB_ID"] = "mine"
+    info = runner.dryrun(app, "fake")
+
+    assert info.request.app.roles[0].env["TORCHX_JOB_ID"] != "mine"
+    assert "role 'worker': the launcher replaces the value of TORCHX_JOB_ID" in caplog.text
+
+
 def test_run_with_dryrun_starts_nothing(runner, engine):
     info = runner.run(an_app(), "fake", {"queue": "gpu"}, dryrun=True)
 
