@@ -18,7 +18,7 @@ class StructuredNameArgument:
 
     experiment_name: str
     run_name: str
-    role_name: str
+    role_name: str = ""
 
     @staticmethod
     def parse_from(

@@ -111,7 +111,10 @@ class Attempt:
         retries = int(self._op.retries or 0)
         digest = spec_hash(app, cfg)
         step = next_step(last, clear_number, max_tries, retries)
-        if last is not None and step is NextStep.REPLACE and self._may_use(last, step):
+        # The app of a killed try was asked to end, and may still have its grace time and its checkpoint directory.
+        is_ending = last is not None and step is NextStep.LAUNCH and last.outcome == AppKilledError.__name__
+        replaces = NextStep.REPLACE if is_ending else step
+        if last is not None and replaces is NextStep.REPLACE and self._may_use(last, replaces):
             self._cancel_replaced(last)
         if last is not None and step is NextStep.RESUME and self._may_use(last, step):
             # If there was a clear since then, it was a clear of another task of the run.
@@ -186,13 +189,14 @@ class Attempt:
         raise LaunchError(f"{text}; restore the connection, or clear the task to launch again")
 
     def _cancel_replaced(self, record: Record) -> None:
-        """Cancel the app from before a clear, and wait for its end for a limited time."""
+        """Cancel the app from before a clear or a kill, and wait for its end for a limited time."""
         # From here on a kill cancels this app.
         self._track(record)
         response = self._retry(self._scheduler.describe, record.app_id)
         if response is None or is_terminal(response.state):
             return
-        self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
+        cause = "cleared" if record.outcome != AppKilledError.__name__ else "killed"
+        self._log.info("the task was %s: cancelling app %s, which is %s", cause, record.app_id, response.state)
         self._retry(self._scheduler.cancel, record.app_id)
         if self._op.kill_policy == "leave":
             # With other policies it was counted when the clear killed the task.
@@ -390,11 +394,14 @@ class Attempt:
         None if it has not ended within `[launch] replace_wait_s`.
         """
         deadline = time.monotonic() + conf.getfloat("launch", "replace_wait_s", fallback=60.0)
+        was_missing = False
         while time.monotonic() < deadline:
             response = self._retry(self._scheduler.describe, app_id)
-            if response is None:
+            # Asked twice, because an engine may omit an app for a moment.
+            if response is None and was_missing:
                 return AppState.CANCELLED
-            if is_terminal(response.state):
+            was_missing = response is None
+            if response is not None and is_terminal(response.state):
                 return response.state
             self._killer.check()
             time.sleep(min(0.2, self._scheduler.poll_interval_s))

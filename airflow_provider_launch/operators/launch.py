@@ -190,7 +190,7 @@ class LaunchAppOperator(BaseOperator):
         """Whether a function builds the app; otherwise the field `app` contains it."""
         self._external_values: list[Any] = []
         """Values from runs and other tasks that the function receives in addition to its arguments."""
-        self._marks_data = self._keeps_types = False
+        self._marks_data = self._keeps_types = self._is_option = False
         self._marked_args: Any = None
         self._unmarked_args: Any = None
         """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
@@ -382,7 +382,12 @@ class LaunchAppOperator(BaseOperator):
         from airflow_provider_launch.operators._data import marked, settled, settled_app
 
         if content is None or not (content is self.app or content is self.component_args):
-            return self._render_content(content, context, jinja_env, seen_oids)
+            before = self._is_option
+            self._is_option = before or self._is_option_field(content)
+            try:
+                return self._render_content(content, context, jinja_env, seen_oids)
+            finally:
+                self._is_option = before
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
         is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
@@ -446,23 +451,36 @@ class LaunchAppOperator(BaseOperator):
     def _rendered_text(
         self, content: str, context: Context, env: jinja2.Environment, seen_oids: set[int] | None
     ) -> Any:
-        if not self._marks_data:
-            return super().render_template(content, context, env, seen_oids)
-        from jinja2 import nativetypes
-
-        from airflow_provider_launch._airflow import rendering
-        from airflow_provider_launch.operators._data import data_env, marked
+        from jinja2 import Undefined, nativetypes
 
         native = isinstance(env, nativetypes.NativeEnvironment)
-        as_text = not (native and self._keeps_types)
+        if not (self._marks_data or (self._is_option and native)):
+            return super().render_template(content, context, env, seen_oids)
+        from airflow_provider_launch._airflow import rendering
+        from airflow_provider_launch.operators._data import data_env, marked, settled
+
+        is_text = not (native and self._keeps_types)
         values: list[Any] = []
-        env = data_env(env, native=native, as_text=as_text, values=values)
-        with rendering(self, native=not as_text):
+        env = data_env(env, native=native, as_text=is_text, values=values)
+        with rendering(self, native=not is_text):
             rendered = super().render_template(content, context, env, seen_oids)
-        if native and as_text and values == [None] and rendered == "None":
+        if not self._marks_data:
+            # "3.10" and "None" stay text; a single expression keeps its own type, such as a list.
+            text = settled(rendered)
+            is_whole = len(values) == 1 and text == as_text("", values[0]) and not isinstance(values[0], Undefined)
+            return values[0] if is_whole else text
+        if native and is_text and values == [None] and rendered == "None":
             return None  # the default of a parameter or field, not the string "None"
         # In a string, `data_env` has marked the inserted values; the rest was written in the DAG file.
         return rendered if isinstance(rendered, str) else marked(rendered)
+
+    def _is_option_field(self, content: Any) -> bool:
+        """Return whether the content is a field whose texts stay texts in a native DAG, and not a part of the app."""
+        if self._marks_data:
+            return False
+        # A text for all options is evaluated, so that it can name a dict.
+        is_cfg = content is self.cfg and isinstance(content, Mapping)
+        return is_cfg or any(content is field for field in (self.launch_conn_id, self.workspace, self.checkpoint_dir))
 
     @property
     def _app_fields(self) -> tuple[Any, ...]:

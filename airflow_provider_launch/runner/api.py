@@ -19,7 +19,7 @@ from airflow_provider_launch.runner.dryruns import (
     validate,
 )
 from airflow_provider_launch.runner.events import log_event
-from airflow_provider_launch.runner.injected_env import get_configured_trackers, inject_env
+from airflow_provider_launch.runner.injected_env import get_configured_trackers, inject_env, refuse_env_of_replicas
 from airflow_provider_launch.runner.orphans import CONFIRM_S, OrphanFinder
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
@@ -241,6 +241,7 @@ class Runner:
         with log_event("dryrun", name, app_id=app_id) as logged:
             copied = copy.deepcopy(app)
             check_app(copied)
+            refuse_env_of_replicas(copied)
             if idempotency_key is not None:
                 if app_id is not None:
                     raise ValueError("give either `app_id` or `idempotency_key`, not both: each determines the app id")

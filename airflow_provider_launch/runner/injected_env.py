@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.runner.config import find_configs, read_sections
+from airflow_provider_launch.schedulers.environment import RANK0_ENV
 from airflow_provider_launch.settings import (
+    ENV_LAUNCH_RESULT_PATH,
     ENV_TORCHX_INTERNAL_SESSION_ID,
     ENV_TORCHX_JOB_ID,
     ENV_TORCHX_PARENT_RUN_ID,
     ENV_TORCHX_TRACKERS,
     tracker_config_env_var_name,
 )
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import make_app_handle
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.util.session import get_session_id_or_create_new
@@ -24,7 +28,32 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
 
 
+log = logging.getLogger(__name__)
+
 _PREFIXES = ("launch", "torchx")
+_OF_REPLICAS = frozenset(
+    {
+        "LAUNCH_APP_ID", "LAUNCH_ROLE", "LAUNCH_REPLICA_ID", "LAUNCH_NUM_REPLICAS", "LAUNCH_ATTEMPT",
+        ENV_LAUNCH_RESULT_PATH, "TORCHELASTIC_ERROR_FILE", RANK0_ENV,
+    }
+)  # fmt: skip
+"""Variables that a scheduler sets in each replica; results and errors are read from the paths in two of them."""
+
+
+def refuse_env_of_replicas(app: AppDef) -> None:
+    """Refuse variables of roles that the scheduler sets itself.
+
+    Some schedulers would replace the value, and others would not find the result or the error of the program.
+
+    Raises:
+        InvalidAppError: a role has such a variable.
+    """
+    for at, role in enumerate(app.roles):
+        if own := sorted(_OF_REPLICAS.intersection(role.env)):
+            raise InvalidAppError(
+                f"roles.{at}.env: the launcher sets {', '.join(own)} in each replica; "
+                f"leave it out, or pass your value under another name"
+            )
 
 
 def get_configured_trackers(files: Iterable[str] | None = None) -> dict[str, str | None]:
@@ -77,6 +106,9 @@ def inject_env(
         if config is not None:
             tracking[tracker_config_env_var_name(name)] = macros.escape(config)
     for role in app.roles:
+        # Not refused, because an app that was described and is launched again has the variables of its first launch.
+        if replaced := sorted(name for name in injected if role.env.get(name, injected[name]) != injected[name]):
+            log.warning("role %r: the launcher replaces the value of %s", role.name, ", ".join(replaced))
         role.env.update(injected)
         # A role may have its own trackers.
         role.env = {**tracking, **role.env}

@@ -15,12 +15,20 @@ class ResultTracker(abc.ABC):
     """Stores a mapping of plain values for each key."""
 
     @abc.abstractmethod
-    def __getitem__(self, key: str) -> Mapping[str, Any]:
+    def __getitem__(self, key: str | int) -> Mapping[str, Any]:
         """Return the values stored under the key; empty for an unknown key."""
 
     @abc.abstractmethod
-    def __setitem__(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store values under a key; they replace earlier ones."""
+    def __setitem__(self, key: str | int, value: Mapping[str, Any]) -> None:
+        """Store values under a key, such as a name or the number of a trial; they replace earlier ones."""
+
+    def put(self, key: str | int, **values: Any) -> None:
+        """Store values under a key; the same as `tracker[key] = values`."""
+        self[key] = values
+
+    def get(self, key: str | int) -> Mapping[str, Any]:
+        """Return the values stored under the key; the same as `tracker[key]`."""
+        return self[key]
 
 
 class FsspecResultTracker(ResultTracker):
@@ -35,20 +43,20 @@ class FsspecResultTracker(ResultTracker):
 
         self._fs, self._base = fsspec.core.url_to_fs(tracker_base)
 
-    def __getitem__(self, key: str) -> Mapping[str, Any]:
+    def __getitem__(self, key: str | int) -> Mapping[str, Any]:
         path = self._path(key)
         if not self._fs.exists(path):
             return {}
         found: dict[str, Any] = json.loads(self._fs.cat_file(path))
         return found
 
-    def __setitem__(self, key: str, value: Mapping[str, Any]) -> None:
+    def __setitem__(self, key: str | int, value: Mapping[str, Any]) -> None:
         path = self._path(key)
         self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
         self._fs.pipe_file(path, json.dumps(dict(value)).encode())
 
-    def _path(self, key: str) -> str:
-        parts = key.strip("/").split("/")
+    def _path(self, key: str | int) -> str:
+        parts = str(key).strip("/").split("/")
         if not all(parts) or {".", ".."} & set(parts):
             raise ValueError(f"key {key!r} points outside of the tracker; use names separated by '/'")
         return posixpath.join(self._base, *parts[:-1], f"{parts[-1]}.json")

@@ -103,8 +103,13 @@ def validate(
     checks = [ArgTypeValidator(), ReturnTypeValidator("AppDef")] if validators is None else validators
     function = next((found for found in _functions(tree) if found.name == component_function), None)
     if function is None:
-        return [LinterMessage("LaunchComponent", f"Function {component_function} not found", line=0, char=0)]
+        return [LinterMessage("LaunchComponent", not_found(component_function), line=0, char=0)]
     return [message for check in checks for message in check.validate(function)]
+
+
+def not_found(component_function: str) -> str:
+    """Return the description of the message about a missing function."""
+    return f"Function {component_function} not found"
 
 
 def read_conf_file(path: str) -> str:

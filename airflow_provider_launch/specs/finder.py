@@ -20,7 +20,7 @@ from types import ModuleType
 
 from airflow_provider_launch.specs.component_args import get_fn_docstring
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.file_linter import ComponentFunctionValidator, validate
+from airflow_provider_launch.specs.file_linter import ComponentFunctionValidator, not_found, validate
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.util import entrypoints
 from airflow_provider_launch.util.modules import import_attr
@@ -117,6 +117,8 @@ class CustomComponentsFinder(ComponentsFinder):
             raise ComponentNotFoundException(f"component file {self._path!r} does not exist (from {os.getcwd()!r})")  # noqa: PTH109 - text
         name = f"{self._path}:{self._name}"
         errors = [message.description for message in validate(str(path), self._name, validators)]
+        if errors == [not_found(self._name)]:
+            raise ComponentNotFoundException(f"file {self._path!r} has no function {self._name!r}")
         if errors:
             raise _invalid(name, errors)
         function = getattr(_file_module(path.resolve()), self._name, None)
@@ -221,7 +223,7 @@ def _find_registered(name: str, validators: Validators) -> Component | None:
             continue
         loaded = entry.load() if prefix else _load_or_warn(entry)
         if not isinstance(loaded, ModuleType):
-            if name == prefix and inspect.isfunction(loaded):
+            if inspect.isfunction(loaded) and name == (prefix or loaded.__name__):
                 return _component(name, loaded, validators)
         elif name != prefix:
             below = name[len(prefix) + 1 :] if prefix else name
@@ -238,8 +240,8 @@ def _find_all(validators: Validators) -> dict[str, Component]:
         prefix = "" if entry.name.startswith("_") else entry.name
         if isinstance(loaded, ModuleType):
             found += ModuleComponentsFinder(loaded, prefix).find(validators)
-        elif inspect.isfunction(loaded) and prefix:
-            found.append(_component(prefix, loaded, validators))
+        elif inspect.isfunction(loaded):
+            found.append(_component(prefix or loaded.__name__, loaded, validators))
     found += [_component(name, fn, validators) for name, fn in registry.get(PluginType.COMPONENT).items()]
     return {component.name: component for component in found}
 

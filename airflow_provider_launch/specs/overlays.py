@@ -86,6 +86,9 @@ def apply_overlay(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
     for key, value in overlay.items():
         operation = _Operation.of(key)
         field = operation.field
+        # If the base is an overlay too, the later of two operations on one field wins.
+        for other in [other for other in base if _is_operator(other) and _Operation.of(other).field == field]:
+            del base[other]
         if operation.kind == _PUT:
             base[field] = _copy_value(value)
         elif operation.kind == _DEL:
@@ -94,6 +97,10 @@ def apply_overlay(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
             base[field] = _join(base.get(field), value, operation)
         else:
             base[field] = _merge(base, field, value)
+
+
+def _is_operator(key: object) -> bool:
+    return isinstance(key, str) and key.startswith((f"{_PUT}:", f"{_DEL}:", f"{_JOIN}:"))
 
 
 def _merge(base: Mapping[str, Any], field: str, value: Any) -> Any:

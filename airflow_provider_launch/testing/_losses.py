@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, until
-from airflow_provider_launch.testing._ending import DEAF, short_grace
+from airflow_provider_launch.testing._ending import DEAF, grace_above_lag
 
 
 class LossTests(ContractBase):
@@ -47,7 +47,7 @@ class LossTests(ContractBase):
         """The engine may take a program for dead that still runs, and writes the checkpoint of the next attempt."""
         if apps.engine.alive(apps.new_id()) is None:
             pytest.skip("the engine cannot report what is alive")
-        app_id = apps.start(apps.sh(DEAF), apps.sh(DEAF, "peer"), **short_grace(apps))
+        app_id = apps.start(apps.sh(DEAF), apps.sh(DEAF, "peer"), **grace_above_lag(apps))
         for role in ("main", "peer"):
             apps.until_written(app_id, "up", role)
         apps.until_running(app_id, ("main", 0), ("peer", 0))

@@ -62,25 +62,33 @@ class PluginRegistry:
                     )
             known.update(factories)
 
-    def info(self) -> dict[PluginType, dict[str, str]]:
-        """Return for each kind name -> origin of the plug-in; entry points are listed without importing them."""
+    def info(self, kind: PluginType | None = None) -> dict[PluginType, dict[str, str]]:
+        """Return for each kind name -> origin of the plug-in; entry points are listed without importing them.
+
+        Args:
+            kind: only this kind. None: all.
+        """
         return {
-            kind: {
-                **{name: f"entry point {entry.value} of {_package(entry)}" for name, entry in find(kind.value).items()},
-                **{name: f"registered by {_origin(factory)}" for name, factory in self.get(kind).items()},
+            each: {
+                **{name: f"entry point {entry.value} of {_package(entry)}" for name, entry in find(each.value).items()},
+                **{name: f"registered by {_origin(factory)}" for name, factory in self.get(each).items()},
             }
-            for kind in PluginType
+            for each in (PluginType if kind is None else [kind])
         }
 
-    def load_errors(self) -> dict[str, str]:
-        """Import every entry point; return `group.name` -> error, for those that cannot be imported."""
+    def load_errors(self, kind: PluginType | None = None) -> dict[str, str]:
+        """Import every entry point; return `group.name` -> error, for those that cannot be imported.
+
+        Args:
+            kind: only this kind. None: all.
+        """
         errors = {}
-        for kind in PluginType:
-            for name, entry in find(kind.value).items():
+        for each in PluginType if kind is None else [kind]:
+            for name, entry in find(each.value).items():
                 try:
                     entry.load()
                 except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
-                    errors[f"{kind.value}.{name}"] = f"{type(error).__name__}: {error}"
+                    errors[f"{each.value}.{name}"] = f"{type(error).__name__}: {error}"
         return errors
 
     @property

@@ -129,3 +129,27 @@ def test_a_finalizer_of_the_dag_still_works() -> None:
         task = LaunchAppOperator(task_id="t", app=AppDef("app", [role("{{ params.data }}")]))
 
     assert printed(task, FakeExecutionApi()) == [["<a$$b>"], None]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_in_options_stays_text_where_a_dag_renders_native_objects(text: str) -> None:
+    cfg = {"comment": "{{ params.text }}", "more": "{{ params.text }}.0", "tags": "{{ params.numbers }}", "n": 3}
+    params = {"text": text, "numbers": [1, 2]}
+    with DAG("test_dag", schedule=None, params=params, render_template_as_native_obj=True):
+        task = LaunchAppOperator(
+            task_id="t",
+            app=AppDef("app", [role()]),
+            cfg=cfg,
+            checkpoint_dir="/{{ params.text }}",
+            workspace=cfg["more"],
+        )
+        whole = LaunchAppOperator(task_id="w", app=AppDef("app", [role()]), cfg="{{ params.all }}")
+        conn = LaunchAppOperator(task_id="c", app=AppDef("app", [role()]), launch_conn_id="{{ params.text }}")
+    context: Any = {"params": {**params, "all": "{'n': 1}"}}
+    for each in (task, whole, conn):
+        each.render_template_fields(context)
+
+    assert task.cfg == {"comment": text, "more": f"{text}.0", "tags": [1, 2], "n": 3}
+    assert (task.checkpoint_dir, task.workspace, conn.launch_conn_id) == (f"/{text}", f"{text}.0", text)
+    assert whole.cfg == {"n": 1}
+    assert cfg["comment"] == "{{ params.text }}"

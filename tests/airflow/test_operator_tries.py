@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -249,6 +250,52 @@ def test_a_clear_of_another_task_of_the_run_is_none_of_ours(engine, make_api, pl
     assert second.logged("continuing with app")
     assert third.state == "success"
     assert (engine.started, engine.cancelled) == (1, [])
+
+
+def test_a_retry_after_a_time_limit_waits_for_the_end_of_the_app(engine, make_api, monkeypatch) -> None:
+    """The programs have their grace time after the cancel, and both apps have one checkpoint directory."""
+    api, ended = make_api(retries=1), threading.Event()
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _, app_id: engine.cancelled.append(app_id))
+    run_task(on_cluster(execution_timeout=timedelta(seconds=0.5)), api)
+    (old,) = engine.apps
+    state_at_launch = []
+
+    def end() -> None:
+        engine.state(old, AppState.CANCELLED)
+        ended.set()
+
+    engine.on_schedule = lambda _: state_at_launch.append(engine.apps[old].state)
+    threading.Timer(1.0, end).start()
+    second = run_task(on_cluster(wait=False), api, try_number=2)
+    ended.wait(20)
+
+    assert second.state == "success"
+    assert old in engine.cancelled
+    assert state_at_launch == [AppState.CANCELLED]
+
+
+def test_an_app_that_the_engine_omits_for_a_moment_has_not_ended(engine, make_api, monkeypatch) -> None:
+    api = make_api(retries=1)
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _, app_id: engine.cancelled.append(app_id))
+    run_task(on_cluster(execution_timeout=timedelta(seconds=0.5)), api)
+    (old,) = engine.apps
+    answers, describe_many = [], FakeScheduler.describe_many
+
+    def omit(self, app_ids):
+        answers.append(app_ids)
+        # The answers: running, omitted, running, ended.
+        if len(answers) == 2:
+            return dict.fromkeys(app_ids)
+        if len(answers) == 4:
+            engine.state(old, AppState.CANCELLED)
+        return describe_many(self, app_ids)
+
+    state_at_launch = []
+    engine.on_schedule = lambda _: state_at_launch.append(engine.apps[old].state)
+    monkeypatch.setattr(FakeScheduler, "describe_many", omit)
+    run_task(on_cluster(wait=False), api, try_number=2)
+
+    assert state_at_launch == [AppState.CANCELLED]
 
 
 def test_a_clear_that_kills_a_task_with_leave_ends_its_app(engine, make_api) -> None:

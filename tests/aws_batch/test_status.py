@@ -220,6 +220,11 @@ def test_a_job_that_only_a_user_can_fix_is_stuck(reason, is_stuck) -> None:
 
     assert found.state is AppState.PENDING
     assert found.is_stuck is is_stuck
+    retried = job("RUNNABLE", attempts=[{"container": {"exitCode": 1}}], statusReason=reason)
+    found = response_from(one, 0, decided(one, retried))
+
+    assert (found.state, found.is_stuck) == (AppState.RUNNING, is_stuck)
+    assert (reason or "") in found.msg
 
 
 @pytest.mark.parametrize("number", ["99", "1", "9" * 5000, "-1"])

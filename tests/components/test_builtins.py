@@ -238,6 +238,7 @@ def test_names_have_two_parts(name, expected):
     for program in ({"m": "a.main"}, {"script": "x/main.py"}):
         found = StructuredNameArgument.parse_from(name, **program)
         assert (found.experiment_name, found.run_name) == expected
+        assert str(StructuredNameArgument(*expected)) == str(found)
 
 
 @pytest.mark.parametrize(("h", "j", "expected"), [("gpu.large", "2", "2x4"), ("gpu.large", "2x4", "2x4")])

@@ -19,12 +19,14 @@ from airflow_provider_launch.schedulers.docker.containers import (
     start_error,
     taken_name,
 )
+from airflow_provider_launch.schedulers.docker.creation import blamed
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.reconcile import Assessment, assess, is_lasting
 from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
 S = 1_000_000_000
 NOW = 1000.0
@@ -173,6 +175,14 @@ def test_a_start_that_the_engine_cancelled_is_started_again(error: str) -> None:
 def test_what_ran_keeps_the_text_of_its_cancelled_stop() -> None:
     assert start_error({"Status": "exited", "Error": "context canceled"}) == "context canceled"
     assert start_error({"Status": "created", "Error": "no such program"}) == "no such program"
+    named = 'exec: "/opt/context canceled.sh": permission denied'
+    assert start_error({"Status": "created", "Error": named}) == named
+
+
+def test_a_refusal_is_not_about_an_option_that_a_quoted_name_contains() -> None:
+    quoted = 'exec: "/opt/network-train": permission denied'
+    assert blamed(SchedulerRejectedError(quoted)) == f"its container: {quoted}"
+    assert blamed(SchedulerRejectedError('network "a" is wrong')).startswith("option network: ")
 
 
 def test_a_removed_container_is_lost_and_never_run_again() -> None:

@@ -211,6 +211,8 @@ PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}"
         "initializing source docker://reg:1/denied:unauthorized: pinging container registry reg:1: i/o timeout",
         "unexpected status code 503 Service Unavailable",
         "denied:latest: i/o timeout",
+        "tag unauthorized: i/o timeout",
+        "dial unix /run/containerd/containerd.sock: connect: permission denied",
     ],
 )
 def test_an_outage_of_the_registry_is_waited_for_whatever_the_image_is_called(message):

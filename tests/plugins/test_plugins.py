@@ -199,6 +199,9 @@ def test_the_registry_reports_where_plugins_come_from(tmp_path):
     assert "registered by" in schedulers["mine"]
     name = "airflow_provider_launch.tracker.broken"
     assert list(report["errors"]) == [name]
+    assert list(plugins.registry.load_errors(plugins.PluginType.TRACKER)) == [name]
+    assert plugins.registry.load_errors(plugins.PluginType.COMPONENT) == {}
+    assert plugins.registry.info(plugins.PluginType.SCHEDULER) == {plugins.PluginType.SCHEDULER: schedulers}
     assert "no_such_module_here" in plugins.registry.errors[name]
     assert "theirs: entry point" in str(plugins.registry)
     assert f"cannot be loaded: {name}" in str(plugins.registry)

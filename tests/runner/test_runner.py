@@ -57,6 +57,26 @@ def test_run_returns_a_handle_of_the_session(runner, engine):
     assert list(engine.apps) == ["app-1"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["LAUNCH_RESULT_PATH", "LAUNCH_ATTEMPT", "LAUNCH_REPLICA_ID", "TORCHELASTIC_ERROR_FILE", "TORCHX_RANK0_HOST"],
+)
+def test_an_own_value_of_a_variable_of_the_launcher_is_refused(runner, name):
+    app = an_app(roles=["a", "b"])
+    app.roles[1].env[name] = "mine"
+    with pytest.raises(InvalidAppError, match=f"roles.1.env: the launcher sets {name} .*; leave it out, or pass"):
+        runner.dryrun(app, "fake")
+
+
+def test_an_own_value_of_a_variable_of_a_tracker_is_replaced_with_a_warning(runner, caplog):
+    app = an_app()
+    app.roles[0].env["TORCHX_JOB_ID"] = "mine"
+    info = runner.dryrun(app, "fake")
+
+    assert info.request.app.roles[0].env["TORCHX_JOB_ID"] != "mine"
+    assert "role 'worker': the launcher replaces the value of TORCHX_JOB_ID" in caplog.text
+
+
 def test_run_with_dryrun_starts_nothing(runner, engine):
     info = runner.run(an_app(), "fake", {"queue": "gpu"}, dryrun=True)
 

@@ -103,6 +103,15 @@ def test_entry_points_add_components_and_go_before_builtin_ones():
     assert get_component("one").fn().name == "fn"
 
 
+def test_an_entry_point_may_give_a_function_without_a_prefix(theirs):
+    """As in TorchX: the name is that of the function."""
+    entry_points = theirs.parent / "theirs-1.0.dist-info" / "entry_points.txt"
+    entry_points.write_text("[airflow_provider_launch.components]\n_two = their_components:top\n")
+
+    assert get_component("top").fn().name == "top"
+    assert "top" in get_components()
+
+
 @pytest.mark.usefixtures("theirs")
 def test_an_invalid_component_is_reported_with_reasons():
     with pytest.raises(ComponentValidationException, match=r"Missing type annotation for argument 'a'(.|\n)*return"):
@@ -166,6 +175,13 @@ def test_the_error_for_an_unknown_name_proposes_one(name, text):
 def test_only_a_function_is_a_component(name):
     with pytest.raises(ComponentValidationException, match="not a function; write a function that returns an AppDef"):
         get_component(name)
+
+
+def test_a_file_without_the_function_has_no_such_component(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(COMPONENT.format(name="mine"))
+    with pytest.raises(ComponentNotFoundException, match="has no function 'other'"):
+        get_component(f"{path}:other")
 
 
 def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):

@@ -157,3 +157,11 @@ def test_results_by_key(tmp_path):
     assert tracker["none"] == {}
     with pytest.raises(ValueError, match="points outside of"):
         tracker["../x"] = {}
+
+
+def test_results_by_the_number_of_a_trial(tmp_path):
+    tracker = FsspecResultTracker(str(tmp_path))
+    tracker.put(1, l2norm=1.2, bias=0)
+
+    assert tracker.get(1) == tracker[1] == tracker["1"] == {"l2norm": 1.2, "bias": 0}
+    assert tracker[0] == {}

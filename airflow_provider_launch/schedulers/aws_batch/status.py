@@ -77,7 +77,8 @@ def decide(
         return _ended(request, attempt, job, replicas, cancelled=cancelled)
     began = attempt > 0 or any(one.phase is not Phase.WAITING or one.restarts for one in replicas)
     found = Decision(AppState.RUNNING if began else AppState.PENDING, replicas=replicas)
-    if not began:
+    # A retry of a started app may wait too. The job of an array has another state while its children wait.
+    if not began or job["status"] == "RUNNABLE":
         found.msg = _why_waiting(job)
         found.is_stuck = (job.get("statusReason") or "").startswith(_MISCONFIGURED)
     limit_s = request.opts.time_limit_s

@@ -21,7 +21,7 @@ from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, pa
 
 _EXIT_CODE = re.compile(r"Exited \((\d{1,10})\)")
 _LATELY = re.compile(r"Exited \(\d+\) (?:Less than|\d+ second|About a minute|\d+ minute)")
-_CANCELLED_START = re.compile("context canceled|context cancelled", re.IGNORECASE)
+_CANCELLED_START = re.compile(r"context cancell?ed\s*$", re.IGNORECASE)
 _TAKEN, _DISCARDED = ".by-", ".void-"
 _NO_NUMBERS = (0, 0, 0)
 _MAX_NUMBER = 10**9

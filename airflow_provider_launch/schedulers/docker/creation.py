@@ -30,13 +30,16 @@ _BLAMED = (
     ("network", "option network"),
 )
 """Words of the engine's message to the field or option that it is about."""
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NO_IMAGE = re.compile("(?:no such )?image", re.IGNORECASE)
 
 
 def blamed(error: LaunchError) -> str:
     """Return the field or option that a refusal of the engine is about, and the engine's message."""
     text = str(error)
-    found = next((field for words, field in _BLAMED if words in text.lower()), "its container")
+    # A quoted part is text of the user, such as a program `network-train`.
+    message = _QUOTED.sub("", text.lower())
+    found = next((field for words, field in _BLAMED if words in message), "its container")
     return f"{found}: {text}"
 
 

@@ -120,8 +120,11 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 """Words in the error of a registry that mean that another pull cannot succeed; any other error may be temporary."""
-_NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|denied for) [^\s,]+')
-"""Names of images and registries in a message; names with a slash are found by the slash."""
+_NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|tag|denied for) [^\s,]+|connect: permission denied')
+"""Names of images and registries in a message; names with a slash are found by the slash.
+
+Also the refusal of a socket of the node, which is not the registry's.
+"""
 _MISSING_SOURCE = re.compile(
     r'\b(?:secret|configmap|persistentvolumeclaim) "[^"]*" not found|references non-existent \w+ key'
 )
