@@ -33,6 +33,7 @@ def provider_info() -> dict[str, Any]:
             *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
             f"{_PACKAGE}.pipelines.links.AttemptsLink",
         ],
+        "cli": [f"{_PACKAGE}.cli.provider.get_launch_commands"],
         "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],
         "config": _CONFIG,
     }
