@@ -161,9 +161,7 @@ def parse_duration(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _each(
-    options: argparse.Namespace, output: Output, act: Callable[[Target, str, DescribeAppResponse], str]
-) -> int:
+def _each(options: argparse.Namespace, output: Output, act: Callable[[Target, str, DescribeAppResponse], str]) -> int:
     """Act on each app, and show the results; one that does not exist does not keep the command from the others."""
     unknown: list[str] = []
     for handle in options.handles:

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from airflow_provider_launch.util.log_groups import END, START
+
 __all__ = ["Output"]
 
 _PACKAGE = "airflow_provider_launch"
@@ -118,6 +120,7 @@ class Output:
                 stream.reconfigure(errors="backslashreplace")  # a log has any characters, a terminal may not
         logger, handler = logging.getLogger(_PACKAGE), logging.StreamHandler(sys.stderr)
         handler.setFormatter(_OneLine())
+        handler.addFilter(lambda record: record.getMessage() != END)
         before = logger.level, logger.propagate, logger.handlers
         logger.setLevel(logging.DEBUG if verbose else logging.INFO)
         logger.propagate, logger.handlers = False, [handler]
@@ -138,7 +141,7 @@ class _OneLine(logging.Formatter):
     """The message only; warnings and errors with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = super().format(record).replace(START, "")
         return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
 
 

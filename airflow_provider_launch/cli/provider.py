@@ -1,4 +1,4 @@
-"""The commands as `airflow launch …`, in Airflow 3.2 and newer; Airflow imports this module for each of its commands."""
+"""The commands as `airflow launch …`, in Airflow 3.2 and newer, which imports this module for all its commands."""
 
 from __future__ import annotations
 

@@ -69,7 +69,10 @@ def test_filters(launch, app) -> None:
 
 
 def test_tail_counts_the_lines_that_match(launch, app) -> None:
-    assert texts(launch("log", "--tail", "2", "--regex", "a", "--streams", "stdout", app + "/a")) == ["[a/0] a2", "[a/0] a3"]
+    assert texts(launch("log", "--tail", "2", "--regex", "a", "--streams", "stdout", app + "/a")) == [
+        "[a/0] a2",
+        "[a/0] a3",
+    ]
 
 
 def test_json_has_one_document_per_line(launch, app) -> None:
@@ -93,7 +96,9 @@ def test_follow_waits_for_the_end(launch) -> None:
     assert texts(launch("log", "-f", handle)) == ["[sh/0] 1", "[sh/0] 2"]
 
 
-@pytest.mark.parametrize("text", ["", "app-1", "local://c", "local://c/app/role/x", "local://c/app/r/1/2", "local://c/a/r/1-"])
+@pytest.mark.parametrize(
+    "text", ["", "app-1", "local://c", "local://c/app/role/x", "local://c/app/r/1/2", "local://c/a/r/1-"]
+)
 def test_what_is_no_handle(text) -> None:
     with pytest.raises(MalformedAppHandleException):
         parse_wanted(text)

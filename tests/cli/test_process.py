@@ -39,7 +39,9 @@ def test_nothing_of_airflow_is_loaded_or_written(start, shell, tmp_path) -> None
         "('airflow', 'sqlalchemy', 'docker', 'kubernetes', 'boto3')))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
@@ -113,7 +115,12 @@ def test_a_fault_of_ours_is_no_failed_app(launch, monkeypatch) -> None:
 def test_words_are_completed(start, tmp_path) -> None:
     done = tmp_path / "completed"
     line = "launch comp"
-    env = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(done)}
+    env = {
+        "_ARGCOMPLETE": "1",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(done),
+    }
     env |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
     code, _, err = finished(start(env=env))
 

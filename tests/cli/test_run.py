@@ -8,7 +8,10 @@ import pytest
 
 pytestmark = pytest.mark.engine("local")
 
-APP = {"name": "hello", "roles": [{"name": "greeter", "image": "", "entrypoint": "sh", "args": ["-c", "echo from file"]}]}
+APP = {
+    "name": "hello",
+    "roles": [{"name": "greeter", "image": "", "entrypoint": "sh", "args": ["-c", "echo from file"]}],
+}
 
 
 def sh(text: str) -> list[str]:
@@ -139,7 +142,9 @@ def test_without_any_component_the_cure_is_named(launch) -> None:
 
 
 def test_options_come_from_files_and_the_command_line(launch, shell) -> None:
-    (shell / ".launchconfig").write_text("[local]\ngrace_s = 1\ntime_limit_s = 70\n[component:utils.echo]\nmsg = filed\n")
+    (shell / ".launchconfig").write_text(
+        "[local]\ngrace_s = 1\ntime_limit_s = 70\n[component:utils.echo]\nmsg = filed\n"
+    )
     ran = launch("run", "--json", "-s", "local", "-cfg", "grace_s=2", "--dryrun", "utils.echo")
 
     assert ran.data["cfg"]["grace_s"] == 2.0

@@ -33,7 +33,9 @@ def shell(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("uri", URIS)
 def test_a_uri_means_the_same_as_in_airflow(uri, monkeypatch) -> None:
-    theirs = Connection.from_uri(uri, conn_id="c") if hasattr(Connection, "from_uri") else Connection(conn_id="c", uri=uri)
+    theirs = (
+        Connection.from_uri(uri, conn_id="c") if hasattr(Connection, "from_uri") else Connection(conn_id="c", uri=uri)
+    )
     ours = read_definition("c", uri, "here")
 
     assert ours.conn_type.replace("-", "_") == theirs.conn_type
