@@ -354,7 +354,8 @@ class TaskLog:
         msg = _message(event.response)
         if not is_terminal(event.new):
             running, total = event.response.running_of()
-            is_part = event.new == AppState.RUNNING and running < total
+            # A plug-in need not report the states of replicas.
+            is_part = event.new == AppState.RUNNING and 0 < running < total
             self._change(event.new, msg, f"{running} of {total} running" if is_part else "")
         elif self._is_early and _has_run(event.response):
             # It ran between two polls.
