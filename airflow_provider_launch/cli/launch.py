@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.cli.commands import COMMANDS
 from airflow_provider_launch.cli.states import status_document
-from airflow_provider_launch.cli.targets import Target, for_launch
+from airflow_provider_launch.cli.targets import Target, cli_defaults, for_launch
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 
@@ -27,12 +27,9 @@ _ON_THIS_HOST = ("local", "local_cwd")
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Launch an app, print its handle, and follow it with `--wait` or `--log`."""
-    defaults = _cli_defaults()
-    scheduler, conn_id = options.scheduler, options.connection
-    if scheduler is None and conn_id is None:
-        scheduler, conn_id = defaults.get("scheduler"), defaults.get("connection")
+    defaults = cli_defaults()
     name, arguments = _split(options.words, defaults.get("component"))
-    with for_launch(scheduler, conn_id) as target:
+    with for_launch(options.scheduler, options.connection) as target:
         app = _app(name, arguments, target)
         if app is None:
             return 0
@@ -178,10 +175,3 @@ def _workspace(text: str | None) -> str | None:
     if not text or ":" in text or "\n" in text:
         return text
     return str(Path(text).expanduser().absolute())
-
-
-def _cli_defaults() -> dict[str, str]:
-    """Return the section `[cli:run]` of the configuration files: scheduler, connection, component, workspace."""
-    from airflow_provider_launch.runner.config import get_configs
-
-    return get_configs("cli", "run")

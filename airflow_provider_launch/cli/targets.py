@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.connections.launch import LaunchConnection
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["SESSION", "Target", "connection_of", "for_handle", "for_launch"]
+__all__ = ["SESSION", "Target", "cli_defaults", "connection_of", "definition_of", "for_handle", "for_launch"]
 
 SESSION = "torchx"
 """The session of apps without a connection; that of `get_runner`, so that a program can follow them, too."""
@@ -75,15 +75,34 @@ class Target:
 
 
 def for_launch(scheduler: str | None, conn_id: str | None) -> Target:
-    """Return the target of a command that names no app; without both arguments the scheduler is `local`.
+    """Return the target of a command that names no app.
+
+    Args:
+        scheduler: its name.
+        conn_id: the connection. None of both: those of `[cli:run]` in the configuration file, else `local`.
 
     Raises:
         InvalidAppError: both arguments are given, or the connection is wrong or not defined here.
     """
+    if scheduler is None and conn_id is None:
+        defaults = cli_defaults()
+        scheduler, conn_id = defaults.get("scheduler"), defaults.get("connection")
     _refuse_both(scheduler, conn_id)
     if conn_id is not None:
         return _of_connection(connection_of(conn_id))
     return Target(Runner(SESSION), scheduler or "local")
+
+
+def cli_defaults() -> dict[str, str]:
+    """Return the section `[cli:run]` of the configuration files: scheduler, connection, component, workspace.
+
+    Raises:
+        FileNotFoundError: the file of `LAUNCHCONFIG` does not exist.
+        ValueError: a file is not valid INI.
+    """
+    from airflow_provider_launch.runner.config import get_configs
+
+    return get_configs("cli", "run")
 
 
 def for_handle(handle: str, scheduler: str | None, conn_id: str | None) -> Target:

@@ -116,6 +116,14 @@ def test_list_filters(launch, app) -> None:
     assert app in launch("list").out
 
 
+def test_the_default_of_the_file_is_listed_too(launch, app, define, shell, tmp_path) -> None:
+    define("mine", root=str(tmp_path / "mine"))
+    (shell / ".launchconfig").write_text("[cli:run]\nconnection = mine\n")
+
+    assert launch("list", "--json").data == []
+    assert [row["handle"] for row in launch("list", "--json", "-s", "local").data] == [app]
+
+
 def test_cancel_says_what_happened(launch, app) -> None:
     running = launch("run", "-s", "local", "utils.sh", "--", "sleep", "60").out.strip()
     ran = launch("cancel", "--json", running, app)
