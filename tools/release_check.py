@@ -44,7 +44,7 @@ sys.exit(main(["options", "--json"]))
 
 
 class ReleaseError(Exception):
-    """A check has failed; the text says what to change."""
+    """A check has failed; the text names the fix."""
 
 
 def run(*command: str | Path, **how: Any) -> str:
@@ -220,7 +220,7 @@ def check_bill() -> str:
 
 
 def check_audit() -> str:
-    """Look for known vulnerabilities in all dependencies; an audit that could not be done is a failure."""
+    """Search all dependencies for known vulnerabilities; an audit that could not be done is a failure."""
     program = _environment_of_all()
     frozen = run(uv(), "pip", "freeze", "--python", program)
     # The package itself is not published yet.

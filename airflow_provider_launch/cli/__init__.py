@@ -1,1 +1,1 @@
-"""The command `launch`: launch apps and look after them from a shell, also as `airflow launch`."""
+"""The command `launch`: launch apps and manage them from a shell, also as `airflow launch`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["COMMANDS", "DESCRIPTION", "EPILOG", "Argument", "Command"]
 
-DESCRIPTION = "Launch apps on any scheduler and look after them, also those that Airflow has launched."
+DESCRIPTION = "Launch apps on any scheduler and manage them, also those that Airflow has launched."
 EPILOG = """\
 exit codes: 0 done, 1 the app failed, 2 wrong usage, 3 unknown app, 4 scheduler not reached, 130 interrupted"""
 
@@ -32,7 +32,7 @@ class Command:
     """Its function as `module:name` in this package; it takes the options and the output, and returns an exit code."""
     arguments: tuple[Argument, ...]
     description: str = ""
-    """What the help says in addition."""
+    """Further sentences of the help."""
 
 
 def _argument(*names: str, **keywords: Any) -> Argument:

@@ -1,4 +1,4 @@
-"""What commands ask Airflow; nothing else of this room imports it."""
+"""Requests of commands to Airflow; no other module of this room imports it."""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ def _follow(target: Target, handle: str, output: Output, *, logs: bool) -> int:
         response = follow(target.scheduler, handle, output, logs=logs, is_new=True)
     except KeyboardInterrupt:
         if target.backend not in _ON_THIS_HOST:
-            output.note(f"the app goes on; end it with: launch cancel {handle}")
+            output.note(f"the app continues; cancel it with: launch cancel {handle}")
             raise
-        output.note("the app is ended")
+        output.note("the app is cancelled")
         target.runner.cancel(handle)
         raise
     if output.as_json:

@@ -58,7 +58,7 @@ def run_command(command: Command, options: argparse.Namespace) -> int:
         except BrokenPipeError:
             output.discard()
             return DONE
-        except Exception as error:  # noqa: BLE001 - the exit code says who must act
+        except Exception as error:  # noqa: BLE001 - the exit code shows who must act
             code = _code_of(error)
             if code == FAULT or options.verbose:
                 import traceback

@@ -148,7 +148,7 @@ def connection_of(conn_id: str) -> LaunchConnection:
     """Return a connection of the environment, of the file, or of Airflow; Airflow is asked last, and takes seconds.
 
     Raises:
-        UndefinedError: none of them has it; the text says where it was searched.
+        UndefinedError: none of them has it; the text names the places that were searched.
         InvalidAppError: it is not a connection of this package.
     """
     from airflow_provider_launch.connections.launch import LaunchConnection

@@ -1,1 +1,1 @@
-"""What a connection means: its scheduler, defaults and locks, for hooks and for the command line; without Airflow."""
+"""The meaning of a connection: scheduler, defaults and locks, for hooks and for the command line; without Airflow."""

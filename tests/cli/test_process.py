@@ -27,7 +27,7 @@ def state_of(launch, handle: str) -> str:
 
 
 def test_nothing_of_airflow_is_loaded_or_written(start, shell, tmp_path) -> None:
-    """Airflow takes seconds, and its import writes a configuration into the home of whoever has none."""
+    """Airflow takes seconds, and its import writes a configuration into a home that has none."""
     code = (
         "import sys\n"
         "from airflow_provider_launch.cli.main import main\n"

@@ -179,7 +179,7 @@ def test_a_connection_is_the_session(launch, define, tmp_path) -> None:
 
 
 def test_a_locked_option_stays_locked(launch, define) -> None:
-    """Whoever has the connection in a shell would otherwise change what its administrator has fixed."""
+    """Otherwise a user with the connection in a shell changes an option that its administrator has fixed."""
     ran = launch("run", "-c", define(grace_s=3, locked=["grace_s"]), "-cfg", "grace_s=1", "utils.echo")
 
     assert ran.code == 2
