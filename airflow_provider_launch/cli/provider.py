@@ -19,7 +19,8 @@ def get_launch_commands() -> list[Any]:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
     def args_of(command: Command) -> list[Any]:
-        return [Arg(flags=argument.names, **argument.keywords) for argument in command.arguments]
+        make: Any = Arg  # it has no types
+        return [make(flags=argument.names, **argument.keywords) for argument in command.arguments]
 
     commands = [
         ActionCommand(
