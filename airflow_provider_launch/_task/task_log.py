@@ -368,7 +368,7 @@ class TaskLog:
         Args:
             new: the state.
             msg: its reason; another reason is another change.
-            running: how many replicas run; another number is no change.
+            running: how many replicas run; another number alone does not count as a change.
         """
         msg = self._hidden(msg)
         state = f"{new} {msg}" if new == AppState.PENDING or (new == AppState.RUNNING and msg) else str(new)

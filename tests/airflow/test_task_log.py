@@ -199,7 +199,7 @@ def test_the_end_stands_behind_the_last_line(log: TaskLog, written: Any, state: 
     assert written()[-1].startswith(f"app x: ended as {state} after 0 s; exit codes: worker: 1; attempts: 1")
 
 
-def test_a_state_line_says_how_many_replicas_run(log: TaskLog, written: Any) -> None:
+def test_a_state_line_shows_how_many_replicas_run(log: TaskLog, written: Any) -> None:
     some = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppState.PENDING)
     log.write_event(StateChanged(None, AppState.RUNNING, some))
     some.msg = "worker/1 is paused"

@@ -72,7 +72,7 @@ def test_an_undefined_connection_is_never_the_default_engine(launch, app, comman
 
 
 def test_a_scheduler_that_is_named_is_asked(launch, app) -> None:
-    """For apps of programs, whose session is no connection."""
+    """For apps of programs, whose session is not a connection."""
     assert launch("status", "-s", "local", app.replace("torchx", "my_program")).code == 0
 
 
@@ -124,7 +124,7 @@ def test_the_default_of_the_file_is_listed_too(launch, app, define, shell, tmp_p
     assert [row["handle"] for row in launch("list", "--json", "-s", "local").data] == [app]
 
 
-def test_cancel_says_what_happened(launch, app) -> None:
+def test_cancel_reports_what_happened(launch, app) -> None:
     running = launch("run", "-s", "local", "utils.sh", "--", "sleep", "60").out.strip()
     ran = launch("cancel", "--json", running, app)
 

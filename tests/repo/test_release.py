@@ -1,4 +1,4 @@
-"""What `make release-check` can check without the network, and that a check which cannot be made has failed."""
+"""The checks of `make release-check` that need no network; a check that cannot be made has failed."""
 
 from __future__ import annotations
 
