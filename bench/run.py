@@ -23,7 +23,6 @@ MEASURES = ROOT / "bench" / "measures"
 PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "Imports": ["imports"],
-    "Command line": ["commands"],
     "Pipelines": ["pipelines"],
     "Functions": ["functions"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
