@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs bench constraints build clean
+.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs bench constraints build release-check clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -147,6 +147,9 @@ constraints: $(READY)  ## pin the newest versions that fit, for every Python, in
 build: $(READY)  ## wheel and sdist into dist/
 	rm -rf dist
 	$(PY) -m build --no-isolation --outdir dist .
+
+release-check: $(READY)  ## check what a release publishes, below .build/release; needs the network: ARGS="wheel audit"
+	$(PY) tools/release_check.py $(ARGS)
 
 clean:  ## remove everything the tasks made
 	rm -rf $(BUILD) dist

@@ -133,6 +133,14 @@ def arguments_for(
     return cast("Mapping[str, Any]", helpers.determine_kwargs(function, args, known))
 
 
+def dag_bag(path: str | None) -> Any:
+    """Return the DAGs of a file or folder, as an object with `dags` and `import_errors`. None: the DAGs folder."""
+    for module in ("airflow.dag_processing.dagbag", "airflow.models.dagbag"):  # the second one before Airflow 3.2
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(module).DagBag(path)
+    raise ImportError("this Airflow has no DagBag")
+
+
 @contextlib.contextmanager
 def rendering(operator: Any, *, native: bool) -> Iterator[None]:
     """Let the operator render texts to Python objects, or to text, independently of its DAG."""

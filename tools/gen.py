@@ -245,6 +245,28 @@ def configuration_page() -> str:
     return f"{MADE_OF_CONFIG}\n\n# Configuration\n\n{CONFIGURATION}\n\n{table}\n"
 
 
+MADE_OF_COMMANDS = "<!-- Made by `make gen` from airflow_provider_launch/cli/commands.py; edit that. -->"
+
+
+def commands_page() -> str:
+    """Return the reference page of the commands."""
+    from airflow_provider_launch.cli.commands import COMMANDS
+
+    parts = [MADE_OF_COMMANDS, "# Commands", "[Command line](../cli.md) explains how they work together."]
+    for command in COMMANDS.values():
+        parts += [f"## launch {command.name}", f"{command.help[:1].upper()}{command.help[1:]}."]
+        parts += [command.description] if command.description else []
+        rows = ["| Argument | Meaning |", "|---|---|"]
+        for argument in command.arguments:
+            value = argument.keywords.get("metavar") or "|".join(argument.keywords.get("choices", ()))
+            takes = value if argument.keywords.get("action") != "store_true" else ""
+            names = ", ".join(argument.names) if argument.names[0].startswith("-") else ""
+            shown = f"{names} {takes}".strip().replace("|", "\\|")
+            rows.append(f"| `{shown}` | {argument.keywords['help']} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
 def versions_page() -> str:
     """Return the page of supported versions, from `versions.yaml`."""
     found = _neighbour("versions").matrix()
@@ -291,6 +313,7 @@ def _neighbour(name: str) -> Any:
 GENERATED: dict[str, Callable[[], str]] = {
     "airflow_provider_launch/provider_info.json": provider_info_document,
     "docs/app.md": app_page,  # before the demo's text, which contains it
+    "docs/reference/commands.md": commands_page,
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
     "docs/reference/pipelines.md": pipelines_page,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
@@ -33,6 +34,7 @@ def provider_info() -> dict[str, Any]:
             *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
             f"{_PACKAGE}.pipelines.links.AttemptsLink",
         ],
+        "cli": [f"{_PACKAGE}.cli.provider.get_launch_commands"],
         "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],
         "config": _CONFIG,
     }
@@ -72,34 +74,41 @@ def _plugin_type() -> dict[str, Any]:
         "conn-fields": {
             "scheduler": {
                 "label": "Scheduler (required)",
-                "description": "Name under which the plug-in registers its scheduler.",
-                "schema": {"type": ["string", "null"]},
+                "description": "scheduler: Name under which the plug-in registers its scheduler.",
+                # Without null the form cannot be saved with an empty field.
+                "schema": {"type": "string", "minLength": 1},
             },
             "params": {
                 "label": "Parameters",
-                "description": "JSON object: arguments of the scheduler's factory.",
+                "description": "params: JSON object with arguments of the scheduler's factory. Default: none.",
                 "schema": {"type": ["object", "null"]},
             },
             "cfg": {
                 "label": "Options",
-                "description": "JSON object: default options of each launch.",
-                "schema": {"type": ["object", "null"]},
+                "description": "cfg: JSON object with default options of each launch. Default: none.",
+                "schema": {"type": ["object", "null"], "section": LAUNCH_SECTION},
             },
         },
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
 
 
-def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
+LAUNCH_SECTION = "Defaults of each launch"
+"""The section of the form that is closed; fields without a section, where apps run, are in the open one."""
+
+
+def _form(connection: type[Any], launch: type[Any]) -> dict[str, dict[str, Any]]:
     """Return the fields of the connection form, connection options first; an empty field means unset."""
     form: dict[str, dict[str, Any]] = {}
-    for cls in options:
+    for cls in (connection, launch):
         for name, schema in json_schema_fields(cls).items():
             form[name] = {
                 "label": _label(name),
-                "description": _help(schema),
+                "description": _help(name, schema),
                 "schema": _nullable(schema),
             }
+            if cls is launch:
+                form[name]["schema"]["section"] = LAUNCH_SECTION
             if name.endswith(("password", "secret", "secret_access_key", "session_token")):
                 form[name]["schema"]["format"] = "password"
     return form
@@ -130,16 +139,36 @@ def _label(name: str) -> str:
     return plain[:1].upper() + plain[1:]
 
 
-def _help(schema: dict[str, Any]) -> str:
-    """Return the help for a form: plain text that ends with the meaning of an empty field."""
-    text = str(schema["description"]).replace("`", "").replace("None means", "Empty means").rstrip()
-    default = schema.get("default")
-    if "Empty means" in text:
-        return text
-    shown = (
-        {None: "unset", True: "true", False: "false"}.get(default, default) if not isinstance(default, str) else default
-    )
-    return f"{text} Empty means {shown}." if default not in ([], {}) else f"{text} Empty means none."
+def _help(name: str, schema: dict[str, Any]) -> str:
+    """Return the help for a form, as plain text: the option, what it does, and its default in words."""
+    text = " ".join(_quoted(str(schema["description"])).split())
+    text = text.replace("None means that ", "Default: ").replace("None means ", "Default: ")
+    ending = "" if "Default:" in text else f" Default: {_in_words(name, schema.get('default'))}."
+    return f"{name}: {text}{ending}"
+
+
+def _quoted(text: str) -> str:
+    """Return the text with code in quotation marks, because the form shows no Markdown."""
+    return re.sub("`([^`]*)`", lambda found: found[1] if '"' in found[1] else f'"{found[1]}"', text)
+
+
+_DEFAULT_UNITS = {"_s": "seconds", "_mb": "MB", "_days": "days"}
+
+
+def _in_words(name: str, value: object) -> str:
+    """Return a default for people: `30 seconds`, `yes`, `none`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value in (None, "", [], {}):
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
+    if not isinstance(value, (int, float)):
+        return str(value)
+    unit = next((unit for ending, unit in _DEFAULT_UNITS.items() if name.endswith(ending)), "")
+    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}".rstrip()
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import conf
+from airflow_provider_launch._task.line_order import LineOrder
 from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
@@ -64,6 +65,10 @@ class AppFollow:
     ) -> None:
         app_id = parse_app_handle(handle).app_id
         self._check = check
+        self._failed = 0
+        """Events in a row that could not be logged."""
+        # A part with a limit stops reading in the middle of lines, which must be the last ones that came.
+        self._order = LineOrder(is_on=not (is_part and options.max_log_bytes is not None))
         self._is_part = is_part
         """Whether lines may be missing in the task log."""
         self._limit = LogLimit(options.max_log_bytes, progress.shown_bytes)
@@ -157,17 +162,21 @@ class AppFollow:
             is_over: returns whether to stop after this event.
             on_end: called when the app has ended, before the rest of its log is read.
         """
-        failed = 0
+        try:
+            return self._run(until, is_over, on_end)
+        finally:
+            # The cursors are already after these lines.
+            self._write_all(self._order.rest())
+
+    def _run(
+        self,
+        until: float | None,
+        is_over: Callable[[Event], bool],
+        on_end: Callable[[DescribeAppResponse], object],
+    ) -> DescribeAppResponse | None:
         for event in self._follower:
             self._check()
-            if failed < _LOG_FAILURES:
-                try:
-                    self._write(event)
-                    failed = 0
-                except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
-                    # Not reported, because the log itself fails; logging stops after several failures in a row.
-                    failed += 1
-                    self.log.has_gap = True
+            self._write_all(self._order.add(event))
             if isinstance(event, StateChanged) and is_terminal(event.new):
                 on_end(event.response)
             if isinstance(event, Ended):
@@ -177,6 +186,18 @@ class AppFollow:
             if is_over(event) or (until is not None and time.monotonic() >= until):
                 return None
         return None
+
+    def _write_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._failed >= _LOG_FAILURES:
+                return
+            try:
+                self._write(event)
+                self._failed = 0
+            except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
+                # Not reported, because the log itself fails; logging stops after several failures in a row.
+                self._failed += 1
+                self.log.has_gap = True
 
     def cancel_silent(self, text: str) -> None:
         """Cancel an app that hangs; its last lines, such as the stacks of its processes, are still logged."""

@@ -1,4 +1,4 @@
-"""The outcome of an app: plain data for XCom, the error message of a failed task, and groups in its log."""
+"""The outcome of an app: plain data for XCom, and the error message of a failed task."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.log_groups import unfolded
 from airflow_provider_launch.util.untrusted import clean_json, clean_text, one_line
 
 MOST_RESULTS_BYTES = 2 * 1024 * 1024
@@ -25,8 +26,6 @@ MOST_RESULTS_BYTES = 2 * 1024 * 1024
 _KILLED = 128 + signal.SIGKILL
 _ERROR_LINES, _ERROR_CHARS = 20, 1000
 _SHOWN_OTHERS = 3
-_FOLD_WORDS = ("::group::", "::endgroup::")
-"""Airflow's log view folds the log at these words, anywhere in a line."""
 
 
 def as_xcom(
@@ -243,16 +242,3 @@ def _ending(replica: ReplicaStatus) -> str:
     name = signal_in(code)
     hint = "; its memory may have run out" if code == _KILLED else ""
     return f"exited with code {code}" + (f" ({name}{hint})" if name else "")
-
-
-def unfolded(text: str) -> str:
-    """Return the text with the fold words of the log view made ineffective but readable."""
-    for word in _FOLD_WORDS:
-        # A zero-width space is invisible, and the view no longer finds the word.
-        text = text.replace(word, f":\u200b{word[1:]}")
-    return text
-
-
-def folded(title: str, text: str) -> list[str]:
-    """Return the lines of a group, which the log view shows closed."""
-    return [f"::group::{unfolded(title)}", *unfolded(text).splitlines(), "::endgroup::"]

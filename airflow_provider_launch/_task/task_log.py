@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch._task.outcome import unfolded
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import hidden_spans
 from airflow_provider_launch._task.tracebacks import HEAD, LastTraceback, divided, joined
@@ -33,6 +32,7 @@ from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.secrets import MASK
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.log_groups import unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -356,13 +356,23 @@ class TaskLog:
     def _state(self, event: StateChanged) -> None:
         msg = _message(event.response)
         if not is_terminal(event.new):
-            self._change(event.new, msg)
+            running, total = event.response.running_of()
+            # A plug-in need not report the states of replicas.
+            is_part = event.new == AppState.RUNNING and 0 < running < total
+            self._change(event.new, msg, f"{running} of {total} running" if is_part else "")
         elif self._is_early and _has_run(event.response):
             # It ran between two polls.
             self._change(AppState.RUNNING, "")
         self._show_url(event.response.ui_url, event.response.pages)
 
-    def _change(self, new: AppState, msg: str) -> None:
+    def _change(self, new: AppState, msg: str, running: str = "") -> None:
+        """Log a change of the state.
+
+        Args:
+            new: the state.
+            msg: its reason; another reason is another change.
+            running: how many replicas run; another number alone does not count as a change.
+        """
         msg = self._hidden(msg)
         state = f"{new} {msg}" if new == AppState.PENDING or (new == AppState.RUNNING and msg) else str(new)
         if self.began is None and str(new) not in _EARLY:
@@ -371,14 +381,17 @@ class TaskLog:
             return
         old = self.last_state.partition(" ")[0]
         change = f"{old} -> {new}" if old and old != str(new) else str(new)
-        self._log.log(_LEVELS.get(new, logging.INFO), "app %s: %s%s", self._name, change, f" ({msg})" if msg else "")
+        details = ", ".join(filter(None, (running, msg)))
+        level = _LEVELS.get(new, logging.INFO)
+        self._log.log(level, "app %s: %s%s", self._name, change, f" ({details})" if details else "")
         self.last_state = state
         self._quiet_since = time.monotonic()
 
     def _end(self, response: DescribeAppResponse) -> None:
         if str(response.state) != self.last_state:
             self._change(response.state, _message(response))
-            took = "" if self.began is None else f" after {duration(time.time() - self.began)}"
+            seconds = _own_seconds(response, self.began)
+            took = "" if seconds is None else f" after {duration(seconds)}"
             codes = "; ".join(
                 f"{role.role}: {_shortened([replica.exit_code for replica in role.replicas])}"
                 for role in response.roles_statuses
@@ -394,9 +407,7 @@ class TaskLog:
         if not self.is_quiet or is_terminal(response.state):
             return
         self._quiet_since = time.monotonic()
-        states = [replica.state for role in response.roles_statuses for replica in role.replicas]
-        total = max(len(states), sum(role.num_replicas for role in response.roles))
-        running = sum(state == AppState.RUNNING for state in states)
+        running, total = response.running_of()
         took = "" if self.began is None else f", {duration(time.time() - self.began)}"
         msg = self._hidden(_message(response))
         self._log.info(
@@ -574,6 +585,23 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - minutes of an hour
+
+
+def _own_seconds(response: DescribeAppResponse, began: float | None) -> float | None:
+    """Return how long the app has run, by the clock of its engine; by that of this task if the engine has no times.
+
+    Args:
+        response: its end; of an app that was started again it has only the times of the last attempt.
+        began: when this task has seen it run first.
+    """
+    replicas = [replica for role in response.roles_statuses for replica in role.replicas]
+    starts = [replica.start_time for replica in replicas if replica.start_time is not None]
+    ends = [replica.end_time for replica in replicas if replica.end_time is not None]
+    seen = None if began is None else time.time() - began
+    if not starts or not ends:
+        return seen
+    own = max(0.0, max(ends) - min(starts))
+    return max(own, seen or 0.0) if response.num_restarts > 0 else own
 
 
 def _message(response: DescribeAppResponse) -> str:

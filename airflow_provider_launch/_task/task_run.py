@@ -13,7 +13,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.links.launch import drop_empty_links
-from airflow_provider_launch.specs.errors import AppNotStartedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
@@ -108,6 +108,9 @@ class TaskRun(ABC):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         is_deferred = isinstance(error, TaskDeferred)
+        if isinstance(error, LaunchError):
+            # In full and before the exception: the log view cuts long errors, and hides them below the traceback.
+            self._log.error("%s", str(error).partition("\n")[0])
         try:
             if error is not None and not is_deferred:
                 # Not an `Exception`: `execution_timeout` or an interrupt, which Airflow raises at any point.

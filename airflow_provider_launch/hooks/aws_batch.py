@@ -3,69 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch.hooks.connections import find_connection
-from airflow_provider_launch.hooks.extras import LaunchOptions
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
-if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
-
 __all__ = ["AwsBatchLaunchHook", "clients_of_aws_connection"]
-
-
-_PROVIDER = "install apache-airflow-providers-amazon, and name a connection of type aws in aws_conn_id"
-_OF_AWS = {
-    "assume_role_method": f"role_arn alone assumes a role; for SAML and web identity {_PROVIDER}",
-    "assume_role_with_saml": _PROVIDER,
-    "assume_role_with_web_identity": f"boto3 finds a token file by itself; otherwise {_PROVIDER}",
-    "assume_role_kwargs": "set external_id, role_session_name and role_duration_s",
-    "session_kwargs": "set profile_name, region_name and the keys by name",
-    "service_config": "set endpoint_url, logs_endpoint_url and sts_endpoint_url",
-    "s3_config_file": "set profile_name; AWS_CONFIG_FILE names another file",
-    "profile": "set profile_name",
-    "aws_account_id": "set role_arn",
-    "aws_iam_role": "set role_arn",
-}
-"""Extras that only the amazon provider supports, each with the fix."""
-
-
-class AwsBatchLaunchHook(BuiltinLaunchHook):
-    """Jobs of AWS Batch; the extras are the fields of `AwsBatchConnection` and `AwsBatchOpts`.
-
-    Args:
-        launch_conn_id: the connection.
-    """
-
-    backend: ClassVar[str] = "aws_batch"
-
-    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
-        for name, cure in _OF_AWS.items():
-            if extras.get(name) is not None:
-                raise InvalidAppError(
-                    f"connection {self.launch_conn_id!r}: the extra {name!r} exists only in connections of type aws; "
-                    f"{cure}"
-                )
-        options = super()._options(extras)
-        if not options.params["aws_conn_id"]:
-            return options
-        return dataclasses.replace(options, params={**options.params, "make_clients": clients_of_aws_connection})
-
-    def _probe(self) -> str:
-        """Check the permission for each action that can be checked; creates nothing."""
-        scheduler = cast("AwsBatchScheduler", self.scheduler)
-        if missing := scheduler.missing_permissions(self.options.cfg.get("queue")):
-            raise SchedulerRejectedError(f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy")
-        return (
-            f"AWS Batch in {scheduler.aws.region} answered and allows all actions that can be checked; "
-            f"RegisterJobDefinition and PassRole are checked only by the first launch"
-        )
 
 
 def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
@@ -102,3 +49,14 @@ def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
         )
     except (ValueError, TypeError) as error:
         raise InvalidAppError(f"aws_conn_id={name!r} cannot be used: {error}; correct that connection") from error
+
+
+class AwsBatchLaunchHook(BuiltinLaunchHook):
+    """Jobs of AWS Batch; the extras are the fields of `AwsBatchConnection` and `AwsBatchOpts`.
+
+    Args:
+        launch_conn_id: the connection.
+    """
+
+    backend: ClassVar[str] = "aws_batch"
+    _make_aws_clients = staticmethod(clients_of_aws_connection)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
-
-if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 
 __all__ = ["DockerLaunchHook"]
 
@@ -20,9 +17,3 @@ class DockerLaunchHook(BuiltinLaunchHook):
     """
 
     backend: ClassVar[str] = "docker"
-
-    def _probe(self) -> str:
-        """Check that the engine allows creating a container, which is never started."""
-        engine = cast("DockerScheduler", self.scheduler).engine
-        engine.probe()
-        return f"a container could be created and removed at {engine.wire.url}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from typing import ClassVar
 
-from airflow_provider_launch.hooks.extras import LaunchOptions
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 
 __all__ = ["LocalLaunchHook"]
@@ -19,7 +17,3 @@ class LocalLaunchHook(BuiltinLaunchHook):
     """
 
     backend: ClassVar[str] = "local"
-
-    def _title(self, options: LaunchOptions) -> str:
-        root = options.params.get("root") or "the default root"
-        return f"the local scheduler on host {socket.gethostname()} at {root}"

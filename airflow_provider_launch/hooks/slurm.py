@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
-
-if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
 
 __all__ = ["SlurmLaunchHook"]
 
@@ -20,7 +17,3 @@ class SlurmLaunchHook(BuiltinLaunchHook):
     """
 
     backend: ClassVar[str] = "slurm"
-
-    def _probe(self) -> str:
-        """Check the commands and the directory; with `test_node` also that a node can write a file."""
-        return cast("SlurmScheduler", self.scheduler).probe()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
-from airflow_provider_launch._task.outcome import folded
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
@@ -22,6 +21,7 @@ from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.log_groups import folded
 from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.hooks.extras import component_defaults
+from airflow_provider_launch.hooks.deployment import deployment
 from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
@@ -31,7 +31,7 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
-    app: AppDef = settled_app(build_app(_function(task), _arguments(args), component_defaults(str(task.component))))
+    app: AppDef = settled_app(build_app(_function(task), _arguments(args), _defaults(task)))
     check_app(app)
     return app
 
@@ -53,7 +53,7 @@ def check_component(task: LaunchAppOperator) -> None:
         arguments = [
             argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
         ]
-    bound_args(function, arguments, component_defaults(str(task.component)), is_open)
+    bound_args(function, arguments, _defaults(task), is_open)
 
 
 def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:
@@ -89,6 +89,10 @@ def _arguments(args: object) -> Mapping[str, Any] | list[Any]:
         f"component_args must be a mapping of arguments or a list of strings, not {type(given).__name__}"
         f"{hint if isinstance(given, str) else ''}"
     )
+
+
+def _defaults(task: LaunchAppOperator) -> dict[str, str]:
+    return deployment().component_defaults(str(task.component))
 
 
 def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:

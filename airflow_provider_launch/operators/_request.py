@@ -14,7 +14,7 @@ from airflow_provider_launch._task.checkpoint_dir import (
 from airflow_provider_launch._task.checkpoint_dir import TRY as TRY_VARIABLE
 from airflow_provider_launch._task.lineage import with_parent_run
 from airflow_provider_launch._task.secrets import hidden_values, register, shown_request
-from airflow_provider_launch.hooks.extras import refuse_locked
+from airflow_provider_launch.connections.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.operators._workspace import with_workspace
@@ -78,12 +78,7 @@ def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHo
         InvalidAppError: the workspace is wrong, or a role has an overlay although the connection locks options.
         UnsupportedError: the scheduler does not support workspaces.
     """
-    for role in app.roles if hook.options.locked else ():
-        if role.metadata.get(hook.options.backend):
-            raise InvalidAppError(
-                f"role {role.name!r} has an overlay for {hook.options.backend!r} in its metadata, which could override "
-                f"options that connection {operator.launch_conn_id!r} locks; leave it out"
-            )
+    hook.launch.refuse_overlays(app)
     stays = not operator.wait or not operator.follow_options.may_cancel
     owner = {
         **TaskKey.of(ti)._asdict(),

@@ -300,9 +300,11 @@ class LaunchAppOperator(BaseOperator):
         from airflow_provider_launch._task.errors import event_of_failure
 
         event = event_of_failure(next_method, next_kwargs)
-        if event is not None:
-            return self.resume(context, event)
-        return super().resume_execution(next_method, next_kwargs, context)
+        # Once more, because the frames below would be shown above the user's error.
+        with _final_errors():
+            if event is not None:
+                return self.resume(context, event)
+            return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.

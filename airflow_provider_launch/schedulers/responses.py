@@ -66,6 +66,12 @@ class DescribeAppResponse:
             metadata=dict(self.metadata),
         )
 
+    def running_of(self) -> tuple[int, int]:
+        """Return how many replicas run, and how many the app has."""
+        states = [replica.state for role in self.roles_statuses for replica in role.replicas]
+        total = max(len(states), sum(role.num_replicas for role in self.roles))
+        return sum(state == AppState.RUNNING for state in states), total
+
 
 @dataclass
 class ListAppResponse:

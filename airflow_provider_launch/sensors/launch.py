@@ -179,12 +179,14 @@ class AppStatusSensor(BaseSensorOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
-        from airflow_provider_launch._task.errors import event_of_failure
+        from airflow_provider_launch._task.errors import event_of_failure, final_errors
 
         event = event_of_failure(next_method, next_kwargs)
-        if event is not None:
-            return self.resume(context, event)
-        return super().resume_execution(next_method, next_kwargs, context)
+        # Once more, because the frames below would be shown above the user's error.
+        with final_errors():
+            if event is not None:
+                return self.resume(context, event)
+            return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Finish a deferred sensor like `poke`: log the rest, and return or raise the outcome.

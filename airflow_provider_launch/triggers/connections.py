@@ -10,7 +10,7 @@ from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.hooks.launch import LaunchHook
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.hooks.extras import LaunchOptions
+    from airflow_provider_launch.connections.extras import LaunchOptions
     from airflow_provider_launch.schedulers.api import Scheduler
 
 

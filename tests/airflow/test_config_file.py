@@ -38,7 +38,7 @@ def test_no_other_file_is_read(tmp_path, monkeypatch):
     hook = LocalLaunchHook()
 
     assert hook.merged_cfg({}) == {}
-    assert hook._trackers == {}
+    assert hook.launch.trackers == {}
 
 
 @pytest.mark.parametrize(

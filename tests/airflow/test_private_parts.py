@@ -14,6 +14,7 @@ from tests.airflow.versions import HAS_STORE
 
 PACKAGE = Path(__file__).resolve().parents[2] / "airflow_provider_launch"
 PARTS = {
+    "airflow.cli.cli_config": ["ActionCommand", "Arg", "GroupCommand"],
     "airflow.jobs.triggerer_job_runner": ["_USER_ACTION_CANCEL_MSG"],
     "airflow.listeners": ["hookimpl"],
     "airflow.models": ["Connection"],

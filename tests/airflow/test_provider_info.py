@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_each_field_can_be_shown_and_left_empty(conn_type) -> None:
     """Airflow does not check these: a field without "null" and default keeps Save disabled."""
     for name, field in TYPES[conn_type]["conn-fields"].items():
         assert set(field) == {"label", "description", "schema"}, name
-        assert "null" in field["schema"]["type"], name
+        assert name == "scheduler" or "null" in field["schema"]["type"], name
         assert "$ref" not in field["schema"], name
         assert field["description"], name
         assert field["label"], name
@@ -124,13 +125,29 @@ def test_each_field_can_be_shown_and_left_empty(conn_type) -> None:
 
 @pytest.mark.parametrize("conn_type", TYPES)
 def test_each_field_explains_itself(conn_type) -> None:
-    """Plain text, which ends with what an empty field means, since forms show no defaults."""
+    """Plain text with the name of the option and its default, since forms show neither."""
     for name, field in TYPES[conn_type]["conn-fields"].items():
-        assert "`" not in field["description"], name
-        assert "None means" not in field["description"], name
-        assert field["description"].endswith("."), name
-        if conn_type != "launch":
-            assert "Empty means" in field["description"], name
+        text = field["description"]
+        assert text.startswith(f"{name}: "), name
+        assert text.endswith("."), name
+        assert not re.search(r"`|\b(None|unset|Empty means)\b", text), text
+        assert name == "scheduler" or "Default:" in text, name
+
+
+@pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)
+def test_defaults_of_launches_are_in_a_closed_section(info) -> None:
+    """Airflow opens only the section of the fields without one: where apps run."""
+    fields = TYPES[info.connection_type]["conn-fields"]
+    of_launches = {name for name, field in fields.items() if "section" in field["schema"]}
+
+    assert of_launches == {*info.launch_options().__dataclass_fields__}
+
+
+def test_a_plugin_connection_needs_its_scheduler() -> None:
+    """Airflow saves no form with an empty field that may not be null."""
+    fields = TYPES["launch"]["conn-fields"]
+
+    assert [name for name, field in fields.items() if "null" not in field["schema"]["type"]] == ["scheduler"]
 
 
 def test_defaults_and_labels_are_readable() -> None:
@@ -140,8 +157,9 @@ def test_defaults_and_labels_are_readable() -> None:
     assert docker["tls_ca"]["label"] == "TLS CA"
     assert docker["gpus"]["label"] == "GPUs"
     assert docker["shm_size_mb"]["label"] == "Shared memory size (MB)"
-    assert docker["timeout_s"]["description"].endswith("Empty means 30.0.")
-    assert docker["init"]["description"].endswith("Empty means true.")
+    assert docker["timeout_s"]["description"].endswith("Default: 30 seconds.")
+    assert docker["init"]["description"].endswith("Default: yes.")
+    assert docker["time_limit_s"]["description"].endswith("Default: no limit.")
     assert TYPES["launch"]["conn-fields"]["scheduler"]["label"].endswith("(required)")
 
 

@@ -163,7 +163,7 @@ RUNNING = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppStat
 def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: Any, monkeypatch: Any) -> None:
     log.write_event(StateChanged(None, AppState.RUNNING, RUNNING))
     log.write_event(Progress(RUNNING))
-    assert written() == ["app x: RUNNING"]
+    assert written() == ["app x: RUNNING (2 of 3 running)"]
 
     monkeypatch.setattr(task_log, "PROGRESS_S", 0)
     log.write_event(Progress(RUNNING))
@@ -183,7 +183,8 @@ def test_events_of_a_running_app_are_written_once(log: TaskLog, written: Any) ->
 
     # Not only the log drops what repeats: the tracker reports it once.
     assert len(events) == 3
-    assert written() == ["app x: RUNNING", "app x: RUNNING (worker/0 is paused)", "app x: RUNNING"]
+    some = "app x: RUNNING (2 of 3 running)"
+    assert written() == [some, "app x: RUNNING (worker/0 is paused)", some]
 
 
 @pytest.mark.parametrize("state", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
@@ -196,6 +197,52 @@ def test_the_end_stands_behind_the_last_line(log: TaskLog, written: Any, state: 
     assert written()[0] == "app x: RUNNING"
     assert written()[-2] == f"app x: RUNNING -> {state}"
     assert written()[-1].startswith(f"app x: ended as {state} after 0 s; exit codes: worker: 1; attempts: 1")
+
+
+def test_a_state_line_shows_how_many_replicas_run(log: TaskLog, written: Any) -> None:
+    some = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppState.PENDING)
+    log.write_event(StateChanged(None, AppState.RUNNING, some))
+    some.msg = "worker/1 is paused"
+    log.write_event(StateChanged(AppState.RUNNING, AppState.RUNNING, some))
+
+    assert written() == ["app x: RUNNING (2 of 3 running)", "app x: RUNNING (2 of 3 running, worker/1 is paused)"]
+
+
+def test_the_duration_is_that_of_the_app(log: TaskLog, written: Any) -> None:
+    """A sensor may come hours after the end."""
+    ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0, 0))
+    for replica, (start, end) in zip(ended.roles_statuses[0].replicas, [(1000, 1100), (1020, 1125)], strict=True):
+        replica.start_time, replica.end_time = start, end
+    log.write_event(Ended(ended, {}))
+
+    assert "ended as SUCCEEDED after 2 min 5 s; " in written()[-1]
+
+
+def test_earlier_attempts_belong_to_the_duration(log: TaskLog, written: Any) -> None:
+    """The times of the engine are those of the last attempt only."""
+    log.began = time.time() - 300
+    ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0,))
+    ended.num_restarts = 1
+    ended.roles_statuses[0].replicas[0].start_time, ended.roles_statuses[0].replicas[0].end_time = 1000, 1010
+    log.write_event(Ended(ended, {}))
+
+    assert "after 5 min 0 s; " in written()[-1]
+
+
+@in_modes
+def test_the_cause_is_the_last_line_before_the_exception(deferrable: bool) -> None:
+    """The page cuts long errors, and shows them below a traceback."""
+    ran, _ = run_to_end(launch(sh("exit 3"), deferrable=deferrable), FakeExecutionApi())
+    errors = [rendered(entry) for entry in ran.log if entry["level"] == "error"]
+
+    assert str(ran.error).partition("\n")[0] in errors
+    assert "\n" not in next(text for text in errors if "exited with code 3" in text)
+
+
+def test_the_cause_of_a_refusal_is_a_line_too() -> None:
+    ran = run_task(launch(sh("true"), cfg={"rot": 1}), FakeExecutionApi())
+
+    assert any("unknown option 'rot'" in rendered(entry) for entry in ran.log if entry["level"] == "error")
 
 
 def test_an_app_that_never_ran_is_not_shown_as_running(log: TaskLog, written: Any) -> None:

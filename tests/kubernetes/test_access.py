@@ -80,6 +80,15 @@ def test_a_kubeconfig_that_cannot_be_used_is_reported(tmp_path, text, word):
         assert "s3" not in str(caught.value)
 
 
+def test_a_missing_kubeconfig_is_named_by_its_path(tmp_path, monkeypatch):
+    missing = str(tmp_path / "no" / "config")
+    with pytest.raises(InvalidAppError, match=rf"kubeconfig_path='{missing}' does not exist on this host"):
+        ask(kubeconfig_path=missing)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", missing)
+    with pytest.raises(InvalidAppError, match=rf"no kubeconfig_path is set, and '{missing}' does not exist"):
+        ask(kubeconfig_path=None)
+
+
 def test_a_context_is_not_ignored_where_there_is_a_service_account(tmp_path, monkeypatch):
     """Apps would silently run in the worker's own cluster."""
     (tmp_path / "token").write_text("t")

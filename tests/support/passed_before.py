@@ -41,7 +41,7 @@ BACKENDS = {
     "slurmdbd": "slurm",
 }
 """Engine -> the folder of its backend in the package, and of its tests."""
-SHELL = ("get_provider_info", "pipelines", "decorators", "operators", "sensors", "triggers", "_task", "links")
+SHELL = ("get_provider_info", "cli", "pipelines", "decorators", "operators", "sensors", "triggers", "_task", "links")
 """Top layers, which lower layers do not import (checked by import-linter): only tests that name one can reach it."""
 BY_NAME = ("tests/airflow", "tests/live", "tests/pipelines")
 ITSELF = "tests/support/passed_before.py"

@@ -14,6 +14,7 @@ from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+from airflow_provider_launch.util.log_groups import END, START, unfolded
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Builds:
         headers = {"Content-Type": "application/x-tar", **self._registry_config()}
         how = {"data": context, "headers": headers, "timeout_s": _SILENCE_S}
         output: deque[str] = deque(maxlen=_OUTPUT_LINES)
+        if not quiet:
+            log.info("%sbuild of %s", START, unfolded(str(query["t"])))
         try:
             with self._wire.request("POST", "/build", dict(query), **how) as response:
                 for document in documents_in(response):
@@ -66,7 +69,7 @@ class Builds:
                         if text.strip():
                             output.append(text.rstrip())
                             if not quiet:
-                                log.info("build: %s", text.rstrip())
+                                log.info("build: %s", unfolded(text.rstrip()))
                     if error := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise _build_failed(query, str(error), output)
         except SchedulerRejectedError as error:
@@ -75,6 +78,9 @@ class Builds:
                     f"{query['dockerfile']} of the workspace is wrong: {error}; correct it"
                 ) from error
             raise
+        finally:
+            if not quiet:
+                log.info("%s", END)
 
     def push(self, image: str, repository: str, tag: str) -> None:
         """Push an image under a name, unless the registry has it.

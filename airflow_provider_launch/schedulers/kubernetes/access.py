@@ -245,6 +245,19 @@ def _is_inside(connection: KubernetesConnection) -> bool:
     return not given and (_SERVICE_ACCOUNT / "token").exists()
 
 
+def _refuse_missing(given: str | None, default: str) -> None:
+    """Refuse a path of which no file exists, because the error of the package names no path.
+
+    Raises:
+        ValueError: names the path.
+    """
+    if any(Path(path).expanduser().exists() for path in (given or default).split(os.pathsep) if path):
+        return
+    if given:
+        raise ValueError(f"kubeconfig_path={given!r} does not exist on this host")
+    raise ValueError(f"no kubeconfig_path is set, and {default!r} does not exist on this host")
+
+
 def _load(connection: KubernetesConnection, config: Any, configuration: Any, *, is_inside: bool) -> str | None:
     """Fill in `configuration` and return its namespace."""
     import yaml
@@ -264,6 +277,7 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any, *, 
             clusters = {item["name"]: item["cluster"] for item in document["clusters"]}
             cluster = clusters[context["cluster"]]
         else:
+            _refuse_missing(connection.kubeconfig_path, config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
             config.load_kube_config(config_file=connection.kubeconfig_path, **how)
             every, current = config.list_kube_config_contexts(connection.kubeconfig_path)
             context = next((item for item in every if item["name"] == connection.context), current)["context"]

@@ -1,23 +1,20 @@
-"""Strict checks of a connection's extras, which Airflow stores unchecked, and the file of defaults."""
+"""Strict checks of a connection's extras, which Airflow, a shell and a file store unchecked."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.runopts import runopts
 
 __all__ = [
     "LaunchOptions",
-    "component_defaults",
-    "config_files",
-    "file_errors",
+    "plugin_options",
     "refuse_locked",
     "refuse_standard_fields",
     "split_extras",
@@ -67,6 +64,32 @@ def split_extras(
     return {item.name: getattr(where, item.name) for item in fields(where)}, {name: how[name] for name in set_names}  # type: ignore[arg-type]  # options are dataclasses
 
 
+def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
+    """Return the content of a connection of type `launch`, which names a scheduler of a plug-in.
+
+    Raises:
+        InvalidAppError: an extra is unknown, wrong or missing.
+    """
+    known = {"scheduler": str, "params": Mapping, "cfg": Mapping, "locked": list}
+    given = {key: value for key, value in extras.items() if value is not None}
+    for key, value in given.items():
+        if key not in known:
+            raise InvalidAppError(
+                f"unknown extra {key!r}; there are {', '.join(known)}, and options of the scheduler go into 'cfg'"
+            )
+        if not isinstance(value, known[key]):
+            kind = {"scheduler": "text", "locked": "a list of names"}.get(key, "an object")
+            raise InvalidAppError(f"extra {key!r} must be {kind}, not {type(value).__name__}")
+    if not given.get("scheduler"):
+        raise InvalidAppError("the extra 'scheduler' is missing; name a scheduler that a plug-in registers")
+    params = dict(given.get("params", {}))
+    digest = hashlib.sha256(json.dumps(params, sort_keys=True, default=repr).encode()).hexdigest()[:12]
+    locked = tuple(map(str, given.get("locked", ())))
+    return LaunchOptions(
+        given["scheduler"], params, dict(given.get("cfg", {})), f"{given['scheduler']} {digest}", locked
+    )
+
+
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
     """Refuse options of a task that the connection locks.
 
@@ -113,43 +136,3 @@ def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
             f"connection {conn_id!r} sets {', '.join(names)}, which its type does not use; "
             f"leave {'it' if len(names) == 1 else 'them'} empty, and put options into the extra fields"
         )
-
-
-def config_files() -> list[str]:
-    """Return the file of `[launch] config_file`, whose defaults connections override; an empty list: there is none.
-
-    Raises:
-        InvalidAppError: the file does not exist on this host.
-    """
-    path = conf.get("launch", "config_file", fallback="")
-    if not path:
-        return []
-    found = Path(path).expanduser()
-    if not found.is_file():
-        raise InvalidAppError(
-            f"config_file in the section launch of airflow.cfg is {path!r}, which is not a file on this host; fix it"
-        )
-    return [str(found)]
-
-
-def component_defaults(name: str) -> dict[str, str]:
-    """Return the defaults for the parameters of a component, from `[component:<name>]` of the file.
-
-    Raises:
-        InvalidAppError: the file cannot be read.
-    """
-    if not (files := config_files()):
-        return {}
-    from airflow_provider_launch.runner.config import read_sections
-
-    with file_errors():
-        return read_sections(files, "component").get(name, {})
-
-
-@contextlib.contextmanager
-def file_errors() -> Iterator[None]:
-    """Name the file in errors of reading it."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise InvalidAppError(f"config_file in the section launch of airflow.cfg: {error}") from error

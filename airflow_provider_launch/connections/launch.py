@@ -1,0 +1,214 @@
+"""`LaunchConnection`: the scheduler of a connection, with its options, defaults and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.connections.deployment import Deployment
+from airflow_provider_launch.connections.extras import (
+    LaunchOptions,
+    plugin_options,
+    refuse_locked,
+    refuse_standard_fields,
+    split_extras,
+)
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
+from airflow_provider_launch.schedulers.backends import BACKENDS
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.connections.definition import Definition
+    from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["CONNECTION_TYPES", "LaunchConnection"]
+
+CONNECTION_TYPES: Mapping[str, str] = {"launch": "", **{info.connection_type: info.name for info in BACKENDS.values()}}
+"""Type of connection to name of its scheduler; empty if the extra `scheduler` names it."""
+
+
+class LaunchConnection:
+    """A connection that is ready for launches. Nothing is checked and no request is sent before it is used.
+
+    Args:
+        definition: the connection as it was written.
+        deployment: settings of the whole deployment.
+        make_aws_clients: makes clients of AWS from a connection of Airflow that `aws_conn_id` names. None: there is no
+            Airflow, so the name is refused.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        deployment: Deployment | None = None,
+        make_aws_clients: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._definition = definition
+        self.deployment = deployment or Deployment()
+        self._make_aws_clients = make_aws_clients
+
+    def __repr__(self) -> str:
+        return f"LaunchConnection({self.conn_id!r}, {self._definition.conn_type!r})"
+
+    @property
+    def conn_id(self) -> str:
+        """The id of the connection; also the session name in the handles of its apps."""
+        return self._definition.conn_id
+
+    @property
+    def backend(self) -> str:
+        """The name of its built-in scheduler; empty if it is for a scheduler of a plug-in.
+
+        Raises:
+            InvalidAppError: the connection is of another type.
+        """
+        # A URI swaps `_` and `-`; both spell one type.
+        backend = CONNECTION_TYPES.get(self._definition.conn_type.replace("-", "_"))
+        if backend is None:
+            raise InvalidAppError(
+                f"connection {self.conn_id!r} has type {self._definition.conn_type!r}, which is not a launch type; "
+                f"use one of {', '.join(CONNECTION_TYPES)}"
+            )
+        return backend
+
+    @cached_property
+    def options(self) -> LaunchOptions:
+        """The content of the connection, checked strictly.
+
+        Raises:
+            InvalidAppError: an extra is unknown or wrong; the text names it.
+        """
+        refuse_standard_fields(self.conn_id, self._definition.unused)
+        extras = self._definition.extras()
+        placeholders = extras.pop("placeholders", None)
+        if not isinstance(placeholders, (Mapping, type(None))):
+            raise InvalidAppError(
+                f"connection {self.conn_id!r}: the extra 'placeholders' must be an object of values by name, "
+                f"not {type(placeholders).__name__}"
+            )
+        try:
+            return replace(self._options(extras), placeholders=dict(placeholders or {}))
+        except InvalidAppError as error:
+            raise InvalidAppError(f"connection {self.conn_id!r}: {error}") from error
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        if not self.backend:
+            return plugin_options(extras)
+        info = BACKENDS[self.backend]
+        if self.backend == "aws_batch":
+            from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
+
+            refuse_extras_of_aws(extras)
+        elif extras.get("kubeconfig_secret") and not self.deployment.allow_kubeconfig_exec:
+            from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
+
+            refuse_programs(str(extras["kubeconfig_secret"]))
+        params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
+        identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
+        if params.get("aws_conn_id"):
+            if self._make_aws_clients is None:
+                raise InvalidAppError("aws_conn_id names a connection of Airflow, which is not used here; leave it out")
+            params["make_clients"] = self._make_aws_clients
+        locked = tuple(params.get("locked") or ())
+        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)
+
+    # ---- scheduler -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def runner(self) -> Runner:
+        """A runner with the connection as its session, so that handles contain the connection."""
+        return self._make_runner()
+
+    def _make_runner(self) -> Runner:
+        options = self.options
+        # Built-in types always use the built-in scheduler, which has declared the extras.
+        factories = get_builtin_scheduler_factories() if self.backend else None
+        return Runner(
+            self.conn_id,
+            factories,
+            scheduler_params={options.backend: dict(options.params)},
+            trackers=self.trackers,
+        )
+
+    @cached_property
+    def trackers(self) -> dict[str, str | None]:
+        """The trackers of all replicas, name to config."""
+        return self.deployment.trackers()
+
+    @property
+    def scheduler(self) -> Scheduler[Any]:
+        """The scheduler of the connection, the same object each time.
+
+        Raises:
+            UnknownSchedulerException: no such scheduler is registered.
+            MissingDependencyError: its client library is not installed.
+        """
+        return self.runner.scheduler(self.options.backend)
+
+    def new_scheduler(self) -> Scheduler[Any]:
+        """Return a scheduler with own clients, for use in another thread."""
+        return self._make_runner().scheduler(self.options.backend)
+
+    def close(self) -> None:
+        """Close the clients; may be repeated."""
+        if "runner" in self.__dict__:
+            self.runner.close()
+
+    # ---- one launch ------------------------------------------------------------------------------------------
+
+    def merged_cfg(self, cfg: Mapping[str, Any] | None, given_by: str = "cfg of the task") -> dict[str, Any]:
+        """Return the options of one launch: those of `[launch] config_file`, of the connection, and of `cfg`.
+
+        Later ones override earlier ones. Text in `cfg` is cast to the type of its option, because templates give text.
+
+        Args:
+            cfg: the options of this launch.
+            given_by: what `cfg` is, for errors.
+
+        Raises:
+            InvalidAppError: `cfg` is not a mapping.
+            InvalidRunConfigException: `cfg` has an option that the scheduler does not have or that the connection
+                locks, or text that is not valid for its option.
+        """
+        given: object = cfg
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidAppError(
+                f"cfg must be a mapping of options, not {type(given).__name__}; "
+                f"a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
+            )
+        schema = self.scheduler.run_opts()
+        own = dict(cfg or {})
+        refuse_locked(self.conn_id, self.options, schema, own)
+        if len(schema) == 0:
+            return {**self.options.cfg, **own}
+        defaults = self.deployment.options(self.options.backend, schema)
+        # By registered name, so that two spellings of one option are merged.
+        try:
+            return {
+                **defaults,
+                **schema.registered(self.options.cfg, strict=True),
+                **schema.cast(own),
+            }
+        except InvalidRunConfigException as error:
+            name = error.cfg_key
+            reason = str(error).partition(". Given:")[0]
+            if schema.registered_name(name) is None and name in self.options.params:
+                reason = f"option {name!r} defines where apps run; set it in connection {self.conn_id!r}"
+            raise InvalidRunConfigException(f"{given_by}: {reason}", name, own) from None
+
+    def refuse_overlays(self, app: AppDef) -> None:
+        """Refuse overlays of roles if the connection locks options, because they could override these.
+
+        Raises:
+            InvalidAppError: names the role.
+        """
+        for role in app.roles if self.options.locked else ():
+            if role.metadata.get(self.options.backend):
+                raise InvalidAppError(
+                    f"role {role.name!r} has an overlay for {self.options.backend!r} in its metadata, which could "
+                    f"override options that connection {self.conn_id!r} locks; leave it out"
+                )

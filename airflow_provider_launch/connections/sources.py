@@ -1,0 +1,147 @@
+"""Connections and settings that a shell has without Airflow: in its environment, and in a file."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.connections.definition import Definition, read_definition
+from airflow_provider_launch.connections.deployment import Deployment
+from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.types import str_to_bool
+
+__all__ = [
+    "ENV_CONNECTIONS",
+    "connections_file",
+    "definitions",
+    "find_definition",
+    "has_airflow",
+    "shell_deployment",
+]
+
+ENV_CONNECTIONS = "LAUNCH_CONNECTIONS"
+"""The variable with the path of the file of connections."""
+_PREFIX = "AIRFLOW_CONN_"
+_FILE_NAMES = ("connections.yaml", "connections.yml", "connections.json")
+_SECTION = "AIRFLOW__LAUNCH__"
+
+
+def find_definition(conn_id: str) -> Definition | None:
+    """Return a connection of the environment, else of the file; None if neither has it.
+
+    Raises:
+        InvalidAppError: it is in none of the formats of Airflow, or the file cannot be read.
+    """
+    name = f"{_PREFIX}{conn_id.upper()}"
+    if text := os.environ.get(name):
+        return read_definition(conn_id, text, f"variable {name}")
+    return next((found for found in _in_file() if found.conn_id == conn_id), None)
+
+
+def definitions() -> list[Definition]:
+    """Return all connections of the environment and the file; one in the environment hides one in the file.
+
+    Ids in the environment are in lower case, because the names of variables are in upper case.
+
+    Raises:
+        InvalidAppError: as in `find_definition`.
+    """
+    found = {
+        conn_id: read_definition(conn_id, text, f"variable {name}")
+        for name, text in sorted(os.environ.items())
+        if name.startswith(_PREFIX) and text and (conn_id := name.removeprefix(_PREFIX).lower())
+    }
+    return [*found.values(), *(each for each in _in_file() if each.conn_id.lower() not in found)]
+
+
+def connections_file() -> Path | None:
+    """Return the file of connections: that of `LAUNCH_CONNECTIONS`, else one in the launcher's home; None: no file.
+
+    Raises:
+        InvalidAppError: the file of the variable does not exist.
+    """
+    given = os.environ.get(ENV_CONNECTIONS)
+    if given is not None:
+        path = Path(given).expanduser()
+        if given and not path.is_file():
+            raise InvalidAppError(f"{ENV_CONNECTIONS}={given!r} is not an existing file; correct it, or unset it")
+        return path if given else None
+    home = getenv(ENV_LAUNCH_HOME, ENV_TORCHX_HOME)
+    folder = Path(home).expanduser() if home else Path.home() / ".torchx"
+    return next((path for name in _FILE_NAMES if (path := folder / name).is_file()), None)
+
+
+def _in_file() -> Iterator[Definition]:
+    path = connections_file()
+    if path is None:
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = _parsed(text, is_json=path.suffix == ".json")
+    except (OSError, ValueError) as error:
+        raise InvalidAppError(f"the connections in {path} cannot be read: {error}") from error
+    for conn_id, value in found.items():
+        yield read_definition(str(conn_id), value, str(path))
+
+
+def _parsed(text: str, *, is_json: bool) -> dict[str, Any]:
+    if is_json:
+        found: object = json.loads(text or "{}")
+    else:
+        import yaml
+
+        try:
+            found = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise ValueError(" ".join(str(error).split())) from None
+    if not isinstance(found, dict):
+        raise ValueError("it must be an object of connections by id")  # noqa: TRY004 - the text is wrong
+    return found
+
+
+# ---- Airflow's configuration ---------------------------------------------------------------------------------------
+
+
+def has_airflow() -> bool:
+    """Return whether this shell belongs to a configured Airflow; importing another one would write a configuration."""
+    return _config_path().is_file() or any(
+        name.startswith(("AIRFLOW__DATABASE__", "AIRFLOW__SECRETS__")) for name in os.environ
+    )
+
+
+def shell_deployment() -> Deployment:
+    """Return the settings of `[launch]` from the environment and `airflow.cfg`, without Airflow.
+
+    Raises:
+        InvalidAppError: a value is not valid.
+    """
+    try:
+        exec_allowed = str_to_bool(_setting("allow_kubeconfig_exec") or "false")
+    except ValueError as error:
+        raise InvalidAppError(f"allow_kubeconfig_exec in the section launch of airflow.cfg: {error}") from error
+    return Deployment(_setting("config_file"), exec_allowed)
+
+
+def _setting(name: str) -> str:
+    given = os.environ.get(f"{_SECTION}{name.upper()}")
+    if given is not None:
+        return given
+    path = _config_path()
+    if not path.is_file():
+        return ""
+    parser = configparser.ConfigParser(interpolation=None, strict=False, allow_no_value=True)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (OSError, ValueError, configparser.Error) as error:
+        raise InvalidAppError(f"{path} cannot be read: {error}") from error
+    return parser.get("launch", name, fallback="") or ""
+
+
+def _config_path() -> Path:
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    return Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser()

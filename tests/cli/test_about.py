@@ -1,0 +1,91 @@
+"""Components, options, connections and the template of the configuration file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
+pytestmark = pytest.mark.engine("local")
+
+
+def test_components_are_listed(launch) -> None:
+    rows = {row["component"]: row["description"] for row in launch("components", "--json").data}
+
+    assert rows["utils.echo"] == "Write a message to stdout."
+    assert "utils.echo" in launch("components").out
+
+
+def test_one_component_is_shown(launch) -> None:
+    assert "--num_replicas" in launch("components", "utils.echo").out
+    assert "def echo(" in launch("components", "--print", "utils.echo").out
+    assert launch("components", "utils.ecko").code == 2
+
+
+def test_options_need_no_client_library(launch, monkeypatch) -> None:
+    for name in ("docker", "kubernetes", "boto3", "paramiko"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    found = launch("options", "--json").data
+
+    assert {*found} == {*BACKENDS}
+    for name, info in BACKENDS.items():
+        assert [row["name"] for row in found[name]["launch"]] == [key for key, _ in info.launch_options().as_runopts()]
+
+
+def test_options_of_one_scheduler(launch) -> None:
+    ran = launch("options", "local")
+
+    assert "options of a connection" in ran.out
+    assert "grace_s=GRACE_S (float, 10" in ran.out
+    assert launch("options", "locl").code == 2
+
+
+def test_connections_of_the_shell(launch, define, tmp_path) -> None:
+    define("one", root=str(tmp_path))
+    define("other", "http")
+    (row,) = launch("connections", "--json").data
+
+    assert row["connection"] == "one"
+    assert row["where"] == f"local root={tmp_path}"
+    assert row["source"] == "variable AIRFLOW_CONN_ONE"
+
+
+def test_a_test_of_connections_reports_each(launch, define, tmp_path) -> None:
+    define("good", root=str(tmp_path))
+    define("bad", rot="x")
+    ran = launch("connections", "--test", "--json")
+    results = {row["connection"]: row["result"] for row in ran.data}
+
+    assert ran.code == 1
+    assert "answered and lists 0 apps" in results["good"]
+    assert "did you mean 'root'" in results["bad"]
+
+
+def test_one_connection_by_its_id(launch, define) -> None:
+    define("a")
+    define("b")
+
+    assert [row["connection"] for row in launch("connections", "--json", "b").data] == ["b"]
+    assert launch("connections", "none").code == 2
+
+
+def test_the_template_is_written_once(launch, shell) -> None:
+    path = launch("configure", "-a", "-s", "local").out.strip()
+
+    assert path == str(shell / ".launchconfig")
+    assert "grace_s = 10.0" in (shell / ".launchconfig").read_text()
+    assert launch("configure").code == 2
+    assert launch("configure", "-a", "-s", "local", "--print").out.startswith("[local]")
+    assert launch("run", "-s", "local", "--dryrun", "utils.echo").code == 0
+
+
+def test_a_warning_is_one_line(launch, shell) -> None:
+    (shell / "app.json").write_text(json.dumps({
+        "name": "w", "roles": [{"name": "r", "image": "", "entrypoint": "true", "workspace": {"projects": {".": ""}}}],
+    }))  # fmt: skip
+    ran = launch("run", "-s", "local_cwd", "--dryrun", "app.json")
+
+    assert ran.code == 0
+    assert not any("UserWarning" in line or ".py:" in line for line in ran.err.splitlines())

@@ -1,0 +1,166 @@
+"""The commands about apps: which engine they ask, and what they print."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.cli.apps import parse_duration
+from airflow_provider_launch.cli.targets import for_handle
+from airflow_provider_launch.specs.errors import InvalidAppError
+from tests.cli.conftest import Ran
+from tests.support.apps import until
+
+pytestmark = pytest.mark.engine("local")
+
+
+@pytest.fixture
+def app(launch) -> str:
+    """An app that has succeeded."""
+    return launch("run", "-s", "local", "--wait", "utils.sh", "--", "sh", "-c", "echo hello").out.strip()
+
+
+def state_of(launch, handle: str) -> str:
+    return launch("status", "--json", handle).data["state"]
+
+
+def test_status_as_text_and_as_json(launch, app) -> None:
+    ran = launch("status", app)
+    found = launch("status", "--json", app).data
+
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == "SUCCEEDED"
+    assert ran.out.splitlines()[2].split()[:3] == ["sh/0", "SUCCEEDED", "0"]
+    assert found["handle"] == app
+    assert found["message"] is None
+    assert found["roles"][0]["replicas"][0]["exit_code"] == 0
+
+
+def test_the_status_of_a_failed_app_is_an_exit_code(launch) -> None:
+    handle = launch("run", "-s", "local", "--wait", "utils.sh", "--", "sh", "-c", "exit 4").out.strip()
+
+    assert launch("status", handle).code == 1
+
+
+@pytest.mark.parametrize("command", ["status", "describe", "log", "cancel", "delete"])
+def test_an_unknown_app_has_its_own_exit_code(launch, command) -> None:
+    ran = launch(command, "local://torchx/never-was")
+
+    assert ran.code == 3
+    assert "never-was" in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("command", ["status", "cancel"])
+def test_an_engine_that_does_not_answer_has_its_own_exit_code(launch, define, command) -> None:
+    define("gone", "launch_docker", host="unix:///nowhere/docker.sock")
+
+    ran = launch(command, "docker://gone/app-1")
+
+    assert ran.code == 4
+    assert "does not answer" in ran.err
+
+
+@pytest.mark.parametrize("command", ["status", "describe", "log", "cancel", "delete"])
+def test_an_undefined_connection_is_never_the_default_engine(launch, app, command) -> None:
+    """The default engine would report "unknown app", and a cancel would end nothing."""
+    elsewhere = app.replace("torchx", "gpu_cluster")
+    ran = launch(command, elsewhere)
+
+    assert ran.code == 2
+    assert "connection 'gpu_cluster' is not defined here" in ran.err
+    assert "AIRFLOW_CONN_GPU_CLUSTER" in ran.err
+
+
+def test_a_scheduler_that_is_named_is_asked(launch, app) -> None:
+    """For apps of programs, whose session is not a connection."""
+    assert launch("status", "-s", "local", app.replace("torchx", "my_program")).code == 0
+
+
+def test_a_connection_that_is_named_is_asked(launch, app, define) -> None:
+    assert launch("status", "-c", define("mine"), app.replace("torchx", "elsewhere")).code == 0
+
+
+@pytest.mark.parametrize("where", [("-s", "docker"), ("-c", "d")])
+def test_another_scheduler_is_refused(launch, app, define, where) -> None:
+    define("d", "launch_docker")
+    ran = launch("status", *where, app)
+
+    assert ran.code == 2
+    assert "is an app of scheduler 'local', but" in ran.err
+
+
+def test_a_session_without_connection_may_be_defined(define, tmp_path) -> None:
+    define("torchx", root=str(tmp_path))
+    with for_handle("local://torchx/a", None, None) as target:
+        assert target.connection is not None
+
+
+def test_older_scheduler_names_mean_the_current_ones(launch, app) -> None:
+    assert launch("status", "-s", "local_cwd", app).code == 0
+
+
+def test_describe_shows_the_app(launch, app) -> None:
+    found = launch("describe", "--json", app).data
+
+    assert found["roles"][0]["args"][-1] == "sh -c 'echo hello'"
+    assert "sh -c 'echo hello'" in launch("describe", app).out
+
+
+def test_list_filters(launch, app) -> None:
+    failed = launch("run", "-s", "local", "--wait", "utils.sh", "--", "false").out.strip()
+
+    assert [row["handle"] for row in launch("list", "--json").data] == [app, failed]
+    assert [row["handle"] for row in launch("list", "--json", "--state", "failed").data] == [failed]
+    assert launch("list", "--json", "--dag", "d").data == []
+    assert launch("list", "--state", "broken").code == 2
+    assert app in launch("list").out
+
+
+def test_the_default_of_the_file_is_listed_too(launch, app, define, shell, tmp_path) -> None:
+    define("mine", root=str(tmp_path / "mine"))
+    (shell / ".launchconfig").write_text("[cli:run]\nconnection = mine\n")
+
+    assert launch("list", "--json").data == []
+    assert [row["handle"] for row in launch("list", "--json", "-s", "local").data] == [app]
+
+
+def test_cancel_reports_what_happened(launch, app) -> None:
+    running = launch("run", "-s", "local", "utils.sh", "--", "sleep", "60").out.strip()
+    ran = launch("cancel", "--json", running, app)
+
+    assert ran.code == 0
+    assert [row["result"] for row in ran.rows] == ["cancelled", "already ended as SUCCEEDED"]
+    until(lambda: state_of(launch, running) == "CANCELLED")
+
+
+def test_one_unknown_app_does_not_keep_the_others(launch, app) -> None:
+    ran = launch("delete", "local://torchx/never-was", app)
+
+    assert ran.code == 3
+    assert launch("status", app).code == 3
+
+
+def test_sweep_deletes_what_is_old_enough(launch, app) -> None:
+    assert launch("sweep", "--older-than", "1h").out == ""
+    ran = launch("sweep", "--older-than", "0s")
+
+    assert ran.out.split() == [app]
+    assert launch("status", app).code == 3
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("7d", 604800)])
+def test_durations(text, seconds) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "-1d", "1w", "1 d"])
+def test_what_is_no_duration(text) -> None:
+    with pytest.raises(InvalidAppError, match="is not a time"):
+        parse_duration(text)
+
+
+def test_what_is_no_handle_is_wrong_usage(launch) -> None:
+    ran: Ran = launch("status", "app-1")
+
+    assert ran.code == 2
+    assert "scheduler://session/app_id" in ran.err
