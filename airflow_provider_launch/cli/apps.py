@@ -187,7 +187,7 @@ def _described(target: Target, handle: str) -> DescribeAppResponse:
     return found
 
 
-def _owner(options: argparse.Namespace) -> dict[str, str | None]:
+def _owner(options: argparse.Namespace) -> dict[str, Any]:
     return {"dag_id": options.dag, "task_id": options.task, "run_id": options.run}
 
 

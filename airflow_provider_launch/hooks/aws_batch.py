@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
@@ -59,4 +60,6 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
     """
 
     backend: ClassVar[str] = "aws_batch"
-    _make_aws_clients = staticmethod(clients_of_aws_connection)
+
+    def _make_aws_clients(self) -> Callable[[AwsBatchConnection], Clients]:
+        return clients_of_aws_connection

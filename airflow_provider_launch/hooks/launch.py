@@ -108,9 +108,11 @@ class LaunchHook(BaseHook):
         else:
             used = {name: getattr(connection, name) for name in UNUSED_FIELDS}
             definition = Definition(self.launch_conn_id, conn_type, connection.extra, used)
-        return LaunchConnection(definition, deployment(), self._make_aws_clients)
+        return LaunchConnection(definition, deployment(), self._make_aws_clients())
 
-    _make_aws_clients: ClassVar[Callable[[Any], Any] | None] = None
+    def _make_aws_clients(self) -> Callable[[Any], Any] | None:
+        """Return what makes clients of AWS from a connection of Airflow; None: this engine does not use it."""
+        return None
 
     @property
     def options(self) -> LaunchOptions:
