@@ -23,6 +23,7 @@ from airflow_provider_launch.runner.injected_env import get_configured_trackers,
 from airflow_provider_launch.runner.orphans import CONFIRM_S, OrphanFinder
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.schedulers.ids import make_stable, slug
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
@@ -143,9 +144,10 @@ class Runner:
                     raise UnknownSchedulerException(backend, self._factories)
                 common, own = self._params_of(name)
                 scheduler = self._factories[name](self._name, **{**common, **own})
-                if unknown := _unknown_param(scheduler, own):
+                strange = [param for param in common if not self._may_know(param)]
+                if unknown := _unknown_param(scheduler, [*own, *strange]):
                     scheduler.close()
-                    raise InvalidRunConfigException(f"scheduler_params of {name!r}: {unknown}", name, own)
+                    raise InvalidRunConfigException(f"scheduler_params of {name!r}: {unknown}", name, common | own)
                 for param in common:
                     # Another scheduler may accept it.
                     if "did you mean" in (unknown := _unknown_param(scheduler, [param])):
@@ -185,6 +187,13 @@ class Runner:
             else:
                 common[key] = value
         return common, own
+
+    def _may_know(self, param: str) -> bool:
+        """Return whether one of the schedulers may accept a keyword; those of plug-ins may accept any."""
+        if any(resolve_scheduler_name(name, BACKENDS) not in BACKENDS for name in self._factories):
+            return True
+        types = (backend.connection_options() for backend in BACKENDS.values())
+        return any(param == item.name for options in types for item in dataclasses.fields(options))
 
     # ---- launch ----------------------------------------------------------------------------------------------
 
@@ -649,7 +658,8 @@ def get_runner(
         name: another session name; give it to `Runner` instead.
         component_defaults: component name to a mapping of parameter to text.
         strict: the same as in `Runner`.
-        **scheduler_params: keyword arguments for every scheduler, or a dict under the name of one.
+        **scheduler_params: keyword arguments for every scheduler, or a dict under the name of one. One that no
+            scheduler knows is refused when a scheduler is used, unless there are plug-ins, which may know it.
     """
     if name is not None:
         warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)

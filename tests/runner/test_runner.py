@@ -10,7 +10,7 @@ import time
 import pytest
 
 from airflow_provider_launch.runner import Runner, get_runner
-from airflow_provider_launch.schedulers import get_scheduler_factories
+from airflow_provider_launch.schedulers import get_builtin_scheduler_factories, get_scheduler_factories
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.api import AppDef, AppState, Role, Workspace
 from airflow_provider_launch.specs.errors import (
@@ -425,18 +425,28 @@ def test_options_are_read_from_text(runner):
 )
 def test_a_misspelt_parameter_of_a_scheduler_is_refused(backend, name, meant):
     """It would launch into the default namespace, with the default account."""
-    with Runner("s", scheduler_params={backend: {name: "x"}}) as runner:
-        with pytest.raises(
+    with (
+        Runner("s", scheduler_params={backend: {name: "x"}}) as runner,
+        pytest.raises(
             InvalidRunConfigException, match=f"{backend}.*unknown parameter '{name}'; did you mean '{meant}'"
-        ):
-            runner.scheduler(backend)
-        # Some factories accept the keyword arguments for all.
-        assert Runner("s", scheduler_params={name: "x"}).scheduler("local")
+        ),
+    ):
+        runner.scheduler(backend)
 
 
-def test_a_misspelt_parameter_of_all_schedulers_is_warned_of(caplog):
-    """No scheduler refuses it, because another one may accept it."""
-    with Runner("s", scheduler_params={"namespce": "x", "image_repo": "y"}) as runner:
+def test_a_parameter_that_no_scheduler_knows_is_refused():
+    factories = get_builtin_scheduler_factories()
+    with Runner("s", factories, scheduler_params={"cache_size": -1}) as runner:
+        for name in factories:
+            with pytest.raises(InvalidRunConfigException, match="unknown parameter 'cache_size'"):
+                runner.scheduler(name)
+    with Runner("s", factories, scheduler_params={"ssh_host": "x"}) as runner:
+        assert runner.scheduler("local")
+
+
+def test_a_misspelt_parameter_is_warned_of_where_a_plugin_may_know_it(caplog):
+    factories = {**get_builtin_scheduler_factories(), "plugin": FakeScheduler}
+    with Runner("s", factories, scheduler_params={"namespce": "x", "image_repo": "y"}) as runner:
         runner.scheduler("kubernetes")
 
     (text,) = [record.getMessage() for record in caplog.records]
