@@ -8,6 +8,7 @@ from __future__ import annotations
 from airflow_provider_launch.settings import LAUNCH_HOME
 from airflow_provider_launch.specs import api
 from airflow_provider_launch.specs.api import *  # noqa: F403 - `api` lists the data model
+from airflow_provider_launch.specs.builders import materialize_appdef
 from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
 from airflow_provider_launch.specs.mounts import parse_mounts
@@ -30,6 +31,7 @@ __all__ = [
     "app_metadata",
     "get_named_resources",
     "import_attr",
+    "materialize_appdef",
     "named_resources",
     "parse_mounts",
     "resource",

@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.component_args import (
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import make_app_handle
 from airflow_provider_launch.specs.mounts import parse_mounts
-from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, VolumeMount
 from airflow_provider_launch.util.types import (
     decode,
     decode_from_string,
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     import argparse
 
 __all__ = [
+    "BindMount",
     "ComponentArgs",
+    "DeviceMount",
+    "VolumeMount",
     "build_app",
     "component_args_from_str",
     "decode",

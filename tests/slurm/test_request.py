@@ -146,6 +146,15 @@ def test_variables_that_a_shell_cannot_set_are_refused(name) -> None:
         request(Role("a", "", entrypoint="true", env={name: "1"}))
 
 
+@pytest.mark.parametrize("name", ["PATH", "HOME", "LD_LIBRARY_PATH"])
+def test_variables_that_apptainer_replaces_are_refused_with_it(name) -> None:
+    role = Role("a", "/a.sif", entrypoint="true", env={name: "/x"})
+
+    assert request(role).roles
+    with pytest.raises(InvalidAppError, match=f"apptainer sets '{name}' itself"):
+        request(role, container="apptainer")
+
+
 @pytest.mark.parametrize(("name", "path"), [("root", "launch"), ("mount", "./x"), ("root", "/a\nb")])
 def test_invalid_paths_are_refused(name, path) -> None:
     with pytest.raises(ValueError, match=name):

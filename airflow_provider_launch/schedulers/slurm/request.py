@@ -44,6 +44,9 @@ _LATER = {"on_setup_failure": "fail"}
 """Options that were added later, with their defaults: the spec hash of older apps must not change."""
 _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
 """Variables that Slurm sets for replicas; a launcher inside a job must not copy its own."""
+_OF_APPTAINER = frozenset({"HOME", "LD_LIBRARY_PATH", "PATH"})
+"""Variables that apptainer sets in a container, whatever the host has:
+https://apptainer.org/docs/user/main/environment_and_metadata.html"""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -336,3 +339,7 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
             )
         if name in _OF_BASH:
             raise InvalidAppError(f"role {role.name!r}: env: {name!r} is a variable of bash itself; rename it")
+        if opts.container == "apptainer" and name in _OF_APPTAINER:
+            raise InvalidAppError(
+                f"role {role.name!r}: env: apptainer sets {name!r} itself; set it in the image or the program"
+            )
