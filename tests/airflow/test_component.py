@@ -165,7 +165,7 @@ def test_a_component_is_called_at_parse_time_only_without_templates(file):
         ("FILE:train", {}, "needs the argument 'words'"),
         ("FILE:other", {}, "must return an AppDef, not str"),
         ("FILE:many", {}, r"takes **kwargs"),
-        ("FILE:none", {}, "Function none not found"),
+        ("FILE:none", {}, "has no function 'none'"),
         ("FILE:train", {"words": "{{ ds }}", "n": True}, "'n' must be int"),
     ],
 )

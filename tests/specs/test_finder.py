@@ -217,7 +217,7 @@ def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
     assert CustomComponentsFinder("mine.py", "train").find(None)[0].fn_name == "train"
     with pytest.raises(ComponentValidationException, match="Missing type annotation"):
         get_component("mine.py:wrong")
-    with pytest.raises(ComponentValidationException, match="Function none not found"):
+    with pytest.raises(ComponentNotFoundException, match=r"file 'mine.py' has no function 'none'"):
         get_component("mine.py:none")
 
 
