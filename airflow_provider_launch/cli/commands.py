@@ -43,7 +43,7 @@ _COMMON = (
     _argument("--json", action="store_true", help="print JSON"),
     _argument("-v", "--verbose", action="store_true", help="show debug messages, and the traceback of an error"),
 )
-_SCHEDULER = _argument("-s", "--scheduler", metavar="NAME", help="the scheduler at its default location, e.g. docker")
+_SCHEDULER = _argument("-s", "--scheduler", metavar="NAME", help="the scheduler at its default location, e.g. local")
 _CONNECTION = _argument("-c", "--connection", metavar="ID", help="the connection that names scheduler and location")
 _WHERE = (_SCHEDULER, _CONNECTION)
 _HANDLE = _argument("handle", metavar="HANDLE", help="the app, as scheduler://connection/app_id")

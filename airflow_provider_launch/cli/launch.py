@@ -112,7 +112,7 @@ def _split(words: Sequence[str], default: str | None) -> tuple[str, list[str]]:
     else:
         raise InvalidAppError(
             "name a component, or a file with an app: launch run -s local utils.echo --msg hello; `launch components` "
-            "lists them, and `component` in the section [cli:run] of .launchconfig is the default"
+            "lists them, and `component` in section cli:run of .launchconfig is the default"
         )
     return name, rest[1:] if rest[:1] == ["--"] else rest
 

@@ -104,7 +104,7 @@ def _of_uri(conn_id: str, text: str, source: str) -> Definition:
         raise InvalidAppError(f"connection {conn_id!r} in {source} is not a valid URI") from None
     if not parts.scheme:
         raise InvalidAppError(
-            f"connection {conn_id!r} in {source} is neither a URI (launch-docker://?host=...) nor a JSON object"
+            f"connection {conn_id!r} in {source} is neither a URI (launch-local://?root=...) nor a JSON object"
         )
     extra = query.get(_EXTRA, query)
     return Definition(conn_id, parts.scheme, extra, unused, source)

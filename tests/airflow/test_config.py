@@ -26,7 +26,7 @@ def reads() -> list[tuple[str, str, ast.expr | None]]:
         for node in ast.walk(ast.parse(source)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
-            if isinstance(node.args[0], ast.Constant) and node.args[0].value == "launch":
+            if ast.unparse(node.func.value) == "conf" and ast.unparse(node.args[0]) == "'launch'":
                 fallback = next((word.value for word in node.keywords if word.arg == "fallback"), None)
                 found.append((node.func.attr, ast.literal_eval(node.args[1]), fallback))
     return [read for read in found if read[0] in KINDS]

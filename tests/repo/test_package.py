@@ -189,14 +189,6 @@ def test_checkout_registers_provider_bundle_and_examples(tmp_path):
     assert found["folder"] == str(ROOT / "airflow_provider_launch" / "example_dags")
 
 
-def test_module_version_is_that_of_the_distribution():
-    import airflow_provider_launch
-
-    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-
-    assert airflow_provider_launch.__version__ == version.group(1)
-
-
 def test_committed_files_name_no_host_of_a_registry():
     """The source of packages depends on the machine."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8") + (ROOT / "pyproject.toml").read_text(

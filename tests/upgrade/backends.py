@@ -313,7 +313,7 @@ def _found_in_slurm(app_id: str, files: Mapping[str, str]) -> Found:
     data = files["app.json"].encode()
     found = slurm_store._request_in(app_id, slurm_store.FilePart(True, data, len(data), 7, 0))
     assert isinstance(found, tuple), found
-    identity, request = found
+    identity, request, _ = found
     assert identity == files["id"]
     return Found(request.app_def, request.spec_hash, owner_of(request.app_def.metadata))
 

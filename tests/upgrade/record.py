@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import airflow_provider_launch
 from airflow_provider_launch._task.progress import FollowProgress, pack
 from airflow_provider_launch.operators._record import Record, app_id_for
 from airflow_provider_launch.specs import AppDef, Role
@@ -32,8 +32,7 @@ SINCE = 1_790_000_000.5
 
 def version() -> str:
     """Return the version of this checkout."""
-    text = (HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    return re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
+    return airflow_provider_launch.__version__
 
 
 def an_app(image: str) -> AppDef:

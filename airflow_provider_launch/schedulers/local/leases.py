@@ -27,7 +27,7 @@ GPUS = "gpus.json"
 _OWNER_BYTES = 200
 """The longest app id."""
 _NO_LOCK_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ETXTBSY}
-"""Errors of `open` for a link, a directory, a socket, or a program that runs: nobody can hold a lease by it."""
+"""Errors of `open` for a link, a directory, a socket, or a program that runs: no process can hold a lease by it."""
 _TRIES, _PAUSE_S = 20, 0.05
 _MARK = re.compile("\0([A-Z0-9_]+)\0")
 _SHOWN_MARK = re.compile(r"(?:\0|\\x00)([A-Z0-9_]+)(?:\0|\\x00)")
@@ -72,7 +72,7 @@ def _is_locked(path: str) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCK_FILE:
             raise
-        return False  # whoever reserves it renames what is there
+        return False  # the next reservation renames what is there
 
 
 def _owner_in(path: str) -> str:
