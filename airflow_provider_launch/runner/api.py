@@ -192,7 +192,7 @@ class Runner:
         """Return whether one of the schedulers may accept a keyword; those of plug-ins may accept any."""
         if any(resolve_scheduler_name(name, BACKENDS) not in BACKENDS for name in self._factories):
             return True
-        types = (backend.connection_options() for backend in BACKENDS.values())
+        types: list[Any] = [backend.connection_options() for backend in BACKENDS.values()]
         return any(param == item.name for options in types for item in dataclasses.fields(options))
 
     # ---- launch ----------------------------------------------------------------------------------------------
