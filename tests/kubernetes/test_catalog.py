@@ -96,6 +96,6 @@ def test_an_app_that_waits_costs_fewer_requests_the_longer_it_waits(monkeypatch)
     polls.until(600)
     per_minute = [sum(60 * n <= moment < 60 * (n + 1) for moment in requests) for n in range(10)]
 
-    assert per_minute[0] <= 40
+    assert per_minute[0] <= 43
     assert max(per_minute[1:]) <= 14
     assert max(per_minute[3:]) <= 8

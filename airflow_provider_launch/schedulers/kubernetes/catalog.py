@@ -30,9 +30,9 @@ _NAMED_APPS = 40
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """Seconds between two reads of the pods of waiting apps, if there are more than `_UNSTEADY_APPS` apps."""
-_PENDING_MAX_S = 20.0
-"""The pods of an app that waits are read again when it has waited twice as long as at the last read, or after these
-seconds. Its start is noticed earlier, because it changes the Jobs."""
+_PENDING_SHARE, _PENDING_MIN_S, _PENDING_MAX_S = 0.5, 2.0, 20.0
+"""The pods of an app that waits are read again after this share of its wait, within these limits in seconds. Its start
+is noticed earlier, because it changes the Jobs."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
 """Apps that were requested within this many seconds stay cached, even if there are more than `_KEPT_APPS`."""
@@ -98,7 +98,8 @@ class CachedApp:
             return 0.0
         if self.pending_since is None:
             self.pending_since = moment
-        return min(moment - self.pending_since, _PENDING_MAX_S)
+        waited_s = moment - self.pending_since
+        return min(max(waited_s * _PENDING_SHARE, _PENDING_MIN_S), _PENDING_MAX_S)
 
 
 class Catalog:
