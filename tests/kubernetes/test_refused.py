@@ -17,6 +17,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesSc
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from tests.faults import Fault, error
+from tests.support.apps import described
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -78,7 +79,7 @@ def test_a_damaged_record_costs_the_others_nothing(kubernetes_apps, notes):
     assert told is not None
     assert told.state is AppState.RUNNING
     assert "damaged" in told.msg
-    time.sleep(8)
+    described(fresh, bad, lambda found: found.state is not AppState.RUNNING)
     found = fresh.describe_many([good, bad])
     assert (found[good].state, found[bad].state) == (AppState.RUNNING, AppState.UNKNOWN)
     assert "damaged" in found[bad].msg
