@@ -109,8 +109,9 @@ class Host:
         """Remove leftovers of the cluster outside of its folders."""
         unmount_below(data, run)
         for link in Path("/var/log/containers").glob("*.log"):
-            if link.is_symlink() and link.readlink().is_relative_to(data):
-                link.unlink()
+            with contextlib.suppress(FileNotFoundError):  # another cluster removes its own meanwhile
+                if link.is_symlink() and link.readlink().is_relative_to(data):
+                    link.unlink()
         for file in Path("/var/lib/cni/results").glob(f"{network}-*"):
             file.unlink()
 
