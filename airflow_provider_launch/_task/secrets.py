@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.secrets import MASK, hidden_in_args, hidden_in_env, hidden_in_text, is_secret_name
 
@@ -189,9 +190,17 @@ def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
 
 
 def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, str]]:
-    """Return the launcher's variables that the replicas of each role inherit; empty if the request has none."""
+    """Return the launcher's variables that the replicas of each role inherit; empty if the request has none.
+
+    Raises:
+        AppUnavailableError: the stored request is damaged.
+    """
     roles = getattr(native.request, "roles", ()) if native else ()
-    return {role.name: dict(getattr(role, "copied_env", {})) for role in roles}
+    found = {role.name: getattr(role, "copied_env", {}) for role in roles}
+    for env in found.values():
+        if not isinstance(env, Mapping) or not all(isinstance(text, str) for pair in env.items() for text in pair):
+            raise AppUnavailableError("the stored request is damaged: its variables are not texts by name")
+    return {name: dict(env) for name, env in found.items()}
 
 
 def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.connections.definition import Definition, undefined
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SESSION", "Target", "cli_defaults", "connection_of", "definition_of", "for_handle", "for_launch"]
 
+log = logging.getLogger(__name__)
 SESSION = "torchx"
 """The session of apps without a connection; that of `get_runner`, so that a program can follow them, too."""
 _WITHOUT_CONNECTION = ("", SESSION)
@@ -56,14 +59,16 @@ class Target:
             from airflow_provider_launch.runner import config
 
             cfg: dict[str, Any] = self.runner.cfg_from_str(self.backend, *texts)
+            given = {*cfg}
             config.apply(self.backend, cfg)
+            _announce(f"options of {self.backend}", cfg.keys() - given)
             return cfg
         from airflow_provider_launch.util.types import to_dict
 
-        given: dict[str, Any] = {}
+        named: dict[str, Any] = {}
         for text in texts:
-            given |= to_dict(text)
-        return self.connection.merged_cfg(given, "-cfg")
+            named |= to_dict(text)
+        return self.connection.merged_cfg(named, "-cfg")
 
     def component_defaults(self, name: str) -> Mapping[str, str]:
         """Return the defaults for the parameters of a component, from the configuration file."""
@@ -71,7 +76,9 @@ class Target:
             return self.connection.deployment.component_defaults(name)
         from airflow_provider_launch.runner.config import get_configs
 
-        return get_configs("component", name)
+        found = get_configs("component", name)
+        _announce(f"arguments of {name}", found)
+        return found
 
 
 def for_launch(scheduler: str | None, conn_id: str | None) -> Target:
@@ -85,12 +92,23 @@ def for_launch(scheduler: str | None, conn_id: str | None) -> Target:
         InvalidAppError: both arguments are given, or the connection is wrong or not defined here.
     """
     if scheduler is None and conn_id is None:
-        defaults = cli_defaults()
+        from airflow_provider_launch.runner.config import get_configs
+
+        defaults = get_configs("cli", "run")
         scheduler, conn_id = defaults.get("scheduler"), defaults.get("connection")
     _refuse_both(scheduler, conn_id)
     if conn_id is not None:
         return _of_connection(connection_of(conn_id))
     return Target(Runner(SESSION), scheduler or "local")
+
+
+def _announce(what: str, names: Iterable[str]) -> None:
+    """Warn if the file of the current directory may have set these: it can come with a cloned repository."""
+    from airflow_provider_launch.runner.config import find_configs
+
+    here = next((path for path in find_configs() if not Path(path).is_absolute()), None)
+    if here is not None and (text := ", ".join(sorted(names))):
+        log.warning("%s are read from files, also from ./%s: %s; LAUNCHCONFIG= reads none", what, here, text)
 
 
 def cli_defaults() -> dict[str, str]:
@@ -102,7 +120,9 @@ def cli_defaults() -> dict[str, str]:
     """
     from airflow_provider_launch.runner.config import get_configs
 
-    return get_configs("cli", "run")
+    found = get_configs("cli", "run")
+    _announce("defaults of launch run", found)
+    return found
 
 
 def for_handle(handle: str, scheduler: str | None, conn_id: str | None) -> Target:

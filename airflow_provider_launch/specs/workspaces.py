@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+_LONGEST, _SHOWN = 64 * 1024, 200
+"""Maximum characters of the text of a workspace, and of the part that an error shows."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
@@ -66,24 +70,41 @@ class Workspace:
             return Workspace(projects={})
         import yaml
 
+        shown = repr(workspace if len(workspace) <= _SHOWN else f"{workspace[:_SHOWN]}...")
+        if len(workspace) > _LONGEST:
+            msg = f"workspace {shown} has more than {_LONGEST} characters"
+            raise ValueError(msg)
+        text = textwrap.dedent(workspace)
         # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be named 2024.
         try:
-            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)  # noqa: S506 - it only makes text
+            # The text may come from a run: loading a deep one would exhaust the stack.
+            nested = _nested_line(yaml.parse(text, Loader=yaml.BaseLoader))
+            parsed = yaml.load(text, Loader=yaml.BaseLoader) if nested is None else {}  # noqa: S506 - it only makes text
         except yaml.YAMLError as error:
-            msg = f"workspace {workspace!r} is not valid YAML: {error}"
+            msg = f"workspace {shown} is not valid YAML: {error}"
             raise ValueError(msg) from error
+        if nested is not None:
+            msg = f"workspace {shown}: the target in line {nested} must be one path"
+            raise ValueError(msg)
         if isinstance(parsed, str):
             return Workspace(projects={parsed: ""})
         if not isinstance(parsed, dict):
-            msg = f"workspace {workspace!r} is neither a path nor a mapping of path to sub-directory"
+            msg = f"workspace {shown} is neither a path nor a mapping of path to sub-directory"
             raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
-        projects: dict[str, str] = {}
-        for path, target in parsed.items():
-            if not isinstance(path, str) or not isinstance(target, str):
-                msg = f"workspace {workspace!r}: the target of {path!r} must be one path"
-                raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
-            projects[path] = "" if target in _NULLS else target
-        return Workspace(projects=projects)
+        return Workspace(projects={path: "" if target in _NULLS else target for path, target in parsed.items()})
+
+
+def _nested_line(events: Iterable[Any]) -> int | None:
+    """Return the line of the first list or mapping within another one, or of an alias; None if there is none."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        if depth > 1 or isinstance(event, yaml.AliasEvent):
+            return int(event.start_mark.line) + 1
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+    return None
 
 
 def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import logging
 import threading
 import time
 from collections import deque
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.connections import Shared
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
+log = logging.getLogger(__name__)
 _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
@@ -364,28 +366,38 @@ class TriggerRun:
                 self._masking = asyncio.run_coroutine_threadsafe(self._register_masks(response), self._loop)
 
     async def _register_masks(self, response: DescribeAppResponse) -> None:
-        places, copied = self._trigger.secret_places, {}
-        try:
-            roles = response.roles or await self._roles_of_app()
-            if roles and (places is None or any(place[1] == "copied" for place in places)):
-                copied = copied_variables(await self._native())
-        except AppUnavailableError:
-            roles = []
-        if not roles:
+        values = await self._values_to_hide(response)
+        if values is None:
             # The next change tries again. After the end the worker shows everything, because it knows the secrets.
             with self._deciding:
                 self._waits_for_masks = None
             return
-        # Not on the event loop, because an app may have many values with many lines.
-        values = await self._hub.questions.run(
-            lambda: chosen(hidden_values(roles, copied, places or ()))[0], self._conn_id
-        )
         self._task_log.hide(values)
         with self._deciding:
             self._is_masked = True
             self._show_withheld()
             if self._waits_for_masks is not None:
                 self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])
+
+    async def _values_to_hide(self, response: DescribeAppResponse) -> list[str] | None:
+        """Return the secrets of the app; None if they cannot be read now."""
+        places, copied = self._trigger.secret_places, {}
+        try:
+            roles = response.roles or await self._roles_of_app()
+            if roles and (places is None or any(place[1] == "copied" for place in places)):
+                copied = copied_variables(await self._native())
+            if not roles:
+                return None
+            # Not on the event loop, because an app may have many values with many lines.
+            return await self._hub.questions.run(
+                lambda: chosen(hidden_values(roles, copied, places or ()))[0], self._conn_id
+            )
+        except AppUnavailableError:
+            return None
+        except Exception:
+            # Its program may have replaced the record; an error of this coroutine would not be seen.
+            log.warning("the secrets of app %s cannot be read", self._app_id, exc_info=True)
+            return None
 
     @property
     def _may_show(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task.secrets import copied_variables
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 from airflow_provider_launch.triggers import _run
 from airflow_provider_launch.triggers._run import TriggerRun
@@ -39,6 +41,26 @@ def test_a_damaged_record_is_not_asked_for_again():
     scheduler = Scheduler(bad=[AppUnavailableError("damaged")])
     with pytest.raises(AppUnavailableError):
         asyncio.run(run_of(scheduler, "bad", Helpers("test-questions", 1))._native())
+
+
+@pytest.mark.parametrize("error", [AppUnavailableError("damaged"), TypeError("'int' object is not a mapping")])
+def test_an_error_of_the_stored_request_lets_the_next_change_try_again(error):
+    """Lines would otherwise wait for the secrets until the app has ended."""
+    run = run_of(Scheduler(bad=[error]), "bad", Helpers("test-questions", 1))
+    run._trigger = SimpleNamespace(secret_places=None)  # type: ignore[assignment]
+    run._deciding, run._waits_for_masks = threading.Lock(), (None, False)  # type: ignore[assignment]
+
+    asyncio.run(run._register_masks(SimpleNamespace(roles=[object()])))  # type: ignore[arg-type]
+
+    assert run._waits_for_masks is None
+
+
+@pytest.mark.parametrize("env", [[1], 5, {"A": 1}, {"A": None}, "text"])
+def test_damaged_variables_are_an_error_of_the_app(env):
+    native = SimpleNamespace(request=SimpleNamespace(roles=[SimpleNamespace(name="main", copied_env=env)]))
+
+    with pytest.raises(AppUnavailableError, match="damaged"):
+        copied_variables(native)  # type: ignore[arg-type]
 
 
 def test_apps_that_wait_for_the_scheduler_keep_no_thread_of_others(monkeypatch):

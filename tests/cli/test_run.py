@@ -152,6 +152,28 @@ def test_options_come_from_files_and_the_command_line(launch, shell) -> None:
     assert "echo filed" in ran.data["request"]
 
 
+def test_the_file_of_the_current_directory_is_named(launch, shell) -> None:
+    """It may come with a cloned repository, and copy variables of the shell into the app."""
+    (shell / ".launchconfig").write_text(
+        "[cli:run]\nscheduler = local\n[local]\ncopy_env = AWS_*\n[component:utils.echo]\nmsg = filed\n"
+    )
+    ran = launch("run", "--dryrun", "utils.echo")
+
+    assert ran.err.count("defaults of launch run") == 1
+    for text in ("defaults of launch run", "options of local", "arguments of utils.echo"):
+        assert f"warning: {text} are read from files, also from ./.launchconfig" in ran.err
+    assert "copy_env; LAUNCHCONFIG= reads none" in ran.err
+
+
+def test_no_file_is_read_if_the_variable_is_empty(launch, shell, monkeypatch) -> None:
+    monkeypatch.setenv("LAUNCHCONFIG", "")
+    (shell / ".launchconfig").write_text("[local]\ntime_limit_s = 70\n")
+    ran = launch("run", "--json", "--dryrun", "-s", "local", "utils.echo")
+
+    assert ran.data["cfg"]["time_limit_s"] is None
+    assert "launchconfig" not in ran.err
+
+
 def test_a_misspelt_option_is_refused(launch) -> None:
     """It would be dropped, and the app would run with the default."""
     ran = launch("run", "-s", "local", "-cfg", "grac_s=2", "utils.echo")

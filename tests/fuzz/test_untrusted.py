@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from airflow_provider_launch.pipelines import validate
 from airflow_provider_launch.schedulers._kit import file_log, time_index
 from airflow_provider_launch.schedulers.docker.log_frames import FrameParser, LineReader
-from airflow_provider_launch.schedulers.logs import Stream
+from airflow_provider_launch.schedulers.kubernetes import log_lines
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.schedulers.slurm import records
 from airflow_provider_launch.specs.error_reply import ErrorReply
@@ -174,13 +175,43 @@ FRAMES = st.lists(
 ).map(b"".join)
 
 
+LENGTHS = st.sampled_from([0, 1, 2**20, 2**20 + 1, 2**31, 2**32 - 1])
+DAMAGED = st.tuples(FRAMES, st.integers(0, 255), LENGTHS, st.binary(max_size=60)).map(
+    lambda parts: parts[0] + bytes([parts[1], 0, 0, 0]) + parts[2].to_bytes(4, "big") + parts[3]
+)
+POSITIONS = st.none() | st.tuples(st.sampled_from([0, 1_769_860_800_000_000_001, 2**70]), st.integers(0, 3))
+
+
 @fuzzed
-@given(FRAMES | st.binary(max_size=300))
-def test_frames_of_logs(data):
-    reader, lines = LineReader(None, None, 0), []
+@given(FRAMES | DAMAGED | st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=9), POSITIONS, POSITIONS)
+def test_frames_of_logs(data, cuts, stdout, stderr):
+    """A position in the middle of a frame, a wrong stream, a length of 4 GB: lines are never longer than the data."""
+    reader, parser, lines, at = LineReader(stdout, stderr, 0), FrameParser(), [], 0
     with contextlib.suppress(OSError, ValueError):
-        for at in range(0, len(data), 7):
-            reader.take(FrameParser().feed(data[at:]), lines, 1000)
+        for cut in [*cuts, len(data)]:
+            reader.take(parser.feed(data[at : at + cut]), lines, 1000)
+            at += cut
+        lines += reader.end(complete=True)
+    assert sum(len(line.text) for line in lines) <= len(data)
+    assert all(isinstance(line.time, float) and math.isfinite(line.time) for line in lines)
+
+
+NODE_LINES = st.lists(st.tuples(STAMPS, st.binary(max_size=30)).map(b"".join), max_size=8).map(b"\n".join)
+LASTS = st.none() | st.just([0, 0, 1]) | st.lists(st.integers(), min_size=3, max_size=3)
+
+
+@fuzzed
+@given(NODE_LINES | st.binary(max_size=300), st.integers(1, 50), LASTS, st.booleans())
+def test_lines_of_a_node(data, size, last, whole):
+    reader = log_lines.LineReader({"last": last}, whole=whole)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    lines: list[LogLine] = []
+    with contextlib.suppress(ValueError):
+        reader.take(log_lines.split(pieces), lines, 1000)
+        lines += reader.rest()
+    assert sum(len(line.text) for line in lines) <= len(data)
+    assert all(math.isfinite(line.time) for line in lines)
+    json.dumps(reader.cursor(), allow_nan=False)
 
 
 FIELDS = TEXTS | st.sampled_from(["1", "RUNNING", "launch:a:b", "a/id", "a/claim", "a/alive", "1.5"])

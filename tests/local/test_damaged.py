@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
+import signal
 import threading
 import time
 import traceback
@@ -12,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.schedulers.local import processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.support.apps import until
+from tests.support.local import lock_holder
 
 pytestmark = pytest.mark.engine("local")
 
@@ -101,7 +106,7 @@ def test_a_damaged_record_names_its_cure(apps, tmp_path):
     write("app.json", "[]")(tmp_path / "root" / "apps" / damaged)
 
     for call in (scheduler.describe, scheduler.result, scheduler.cancel):
-        with pytest.raises(AppUnavailableError, match=r"is damaged: .*; end its processes and remove '/"):
+        with pytest.raises(AppUnavailableError, match=r"is damaged: .*; delete the app; its files are in '/"):
             call(damaged)
 
 
@@ -186,3 +191,113 @@ def test_a_journal_that_grows_without_an_end_is_not_read(apps, tmp_path):
 
     assert scheduler.describe(app_id).state is AppState.SUCCEEDED
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 100 * 2**20
+
+
+LOST = {
+    **DAMAGES,
+    "request is missing": lambda app_dir: (app_dir / "app.json").unlink(),
+    "request is a link": replace("app.json", lambda path: path.symlink_to("/etc/hostname")),
+    "request is a directory": replace("app.json", Path.mkdir),
+    "lock is a directory": lambda app_dir: (write("app.json", "[")(app_dir), replace("lock", Path.mkdir)(app_dir)),
+    "directory is a link": lambda app_dir: (app_dir.rename(f"{app_dir}.moved"), app_dir.symlink_to("/etc")),
+    "directory is a pipe": lambda app_dir: (app_dir.rename(f"{app_dir}.moved"), os.mkfifo(app_dir)),
+}
+
+
+def gone(path: Path) -> bool:
+    deadline = time.monotonic() + 30
+    while os.path.lexists(path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not os.path.lexists(path)
+
+
+@pytest.mark.parametrize("damage", LOST.values(), ids=LOST)
+def test_a_damaged_app_can_be_deleted_by_its_id(apps, tmp_path, damage):
+    scheduler, damaged, other = apps
+    app_dir = tmp_path / "root" / "apps" / damaged
+    damage(app_dir)
+
+    scheduler.delete(damaged)
+
+    assert gone(app_dir)
+    assert scheduler.describe(damaged) is None
+    assert scheduler.describe(other).state is AppState.SUCCEEDED
+    assert Path("/etc/hostname").exists()
+
+
+def replica_of(app_dir: Path) -> int:
+    """Return the pid of the program of the first replica, once it runs."""
+    deadline = time.monotonic() + 30
+    marker = f"{processes.MARKER}={app_dir}/".encode()
+    while not (found := processes.marked(marker)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found[0]
+
+
+@pytest.mark.parametrize("has_supervisor", [True, False])
+@pytest.mark.parametrize("damage", [write("app.json", "["), DAMAGES["directory is open to others"]], ids=["[", "777"])
+def test_the_processes_of_a_damaged_app_end_when_it_is_deleted(apps, tmp_path, damage, has_supervisor):
+    scheduler, *_ = apps
+    role = Role("main", str(tmp_path), entrypoint="sleep", args=["300"])
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {}))
+    app_dir = tmp_path / "root" / "apps" / app_id
+    pid = replica_of(app_dir)
+    if not has_supervisor:
+        os.kill(lock_holder(app_dir / "lock") or 0, signal.SIGKILL)
+        until(lambda: lock_holder(app_dir / "lock") is None)
+    damage(app_dir)
+
+    create_scheduler("test", root=str(tmp_path / "root")).delete(app_id)
+
+    assert gone(app_dir)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_old_damaged_apps_are_swept(apps, tmp_path):
+    """A program could otherwise keep its files for ever."""
+    scheduler, damaged, other = apps
+    root = tmp_path / "root"
+    write("state.json", "[]")(root / "apps" / damaged)
+    os.utime(root / "apps" / damaged / "state.json", (1, 1))
+    (root / "swept").unlink(missing_ok=True)
+
+    scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [Role("main", str(tmp_path), entrypoint="true")]), {}))
+
+    assert gone(root / "apps" / damaged)
+    assert scheduler.describe(other).state is AppState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "roles", ["1", "[1]", "[{}]", '[{"replicas": 1}]', '[{"replicas": [{}]}]', '[{"replicas": [], "x": 1}]']
+)
+def test_a_damaged_request_is_an_error_of_its_app(apps, tmp_path, roles):
+    """The trigger reads it for the secrets of the app."""
+    scheduler, damaged, _ = apps
+    path = tmp_path / "root" / "apps" / damaged / "app.json"
+    document = json.loads(path.read_text())
+    document["request"]["roles"] = json.loads(roles)
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(AppUnavailableError, match="is damaged"):
+        scheduler.describe_native(damaged)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user here")
+def test_a_directory_that_its_program_has_closed_can_be_deleted(apps, tmp_path):
+    _, damaged, _ = apps
+    root = tmp_path / "root"
+    inner = root / "apps" / damaged / "run" / "closed" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    inner.parent.chmod(0)
+    (root / "apps" / damaged).chmod(0)
+    for path in [tmp_path, *tmp_path.parents]:
+        path.chmod(path.stat().st_mode | 0o711) if path.stat().st_uid == 0 and not path.stat().st_mode & 1 else None
+
+    as_a_user(lambda: create_scheduler("test", root=str(root)).delete(damaged))
+
+    assert gone(root / "apps" / damaged)
+    until(lambda: not list((root / "building").iterdir()))

@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesSc
 from airflow_provider_launch.schedulers.local.leases import gpu_env
 from airflow_provider_launch.schedulers.local.request import INHERITED
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
-from airflow_provider_launch.schedulers.local.supervisor import MARKER
+from airflow_provider_launch.schedulers.local.processes import MARKER
 from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
 from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE_ROOT_PARENT
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role, macros

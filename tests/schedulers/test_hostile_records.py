@@ -106,6 +106,38 @@ def test_a_record_whose_app_and_request_differ_is_damaged(record) -> None:
         record(change)
 
 
+def changed(name: str, value: Any, *, in_role: bool = False) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        (document["roles"][0] if in_role else document)[name] = value
+
+    return change
+
+
+WRONG_TYPES = {
+    "a time limit that is a text": changed("time_limit_s", "x"),
+    "a time limit that is a list": changed("time_limit_s", []),
+    "a negative time limit": changed("time_limit_s", -1),
+    "a name that is a number": changed("name", 5),
+    "ports that are a list": changed("ports", []),
+    "a port that is a text": changed("ports", {"A": "x"}),
+    "arguments that are a text": changed("args", "x", in_role=True),
+    "an argument that is None": changed("args", [None], in_role=True),
+    "variables that are a list": changed("env", [], in_role=True),
+    "a variable that is a number": changed("copied_env", {"A": 1}, in_role=True),
+    "retries that are a text": changed("max_retries", "x", in_role=True),
+    "a policy that does not exist": changed("policy", "x", in_role=True),
+    "a policy that is a list": changed("policy", [], in_role=True),
+}
+
+
+@pytest.mark.parametrize("record", BACKENDS[:3], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("change", WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_a_request_with_a_wrong_type_is_damaged(record, change) -> None:
+    """It would fail later, in a call about many apps."""
+    with pytest.raises((DamagedError, *UNREADABLE)):
+        record(change)
+
+
 def test_indexes_of_a_job_are_counted() -> None:
     """16 KB of text needed 1.3 s of CPU."""
     assert objects._indexes("1,3-5,") == {1, 3, 4, 5}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.follow.poller import poll_many
+from airflow_provider_launch.schedulers.slurm import scheduler as slurm_scheduler
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -292,3 +293,47 @@ def test_a_link_of_another_user_is_no_root(slurm_cluster, slurm_root) -> None:
     subprocess.run(["chown", "-h", "nobody", str(link_)], check=True)
     with pytest.raises(SchedulerRejectedError, match="link"):
         Place(slurm_cluster, link_).start(Place(slurm_cluster, link_).sh("true"))
+
+
+def test_wrong_values_in_a_record_are_an_error_of_its_app_alone(place, slurm_root) -> None:
+    """The list, which the connection test and sweeps use, showed no app at all."""
+    damaged, sound = place.start(place.sh("exit 3")), place.start(place.sh("exit 4"))
+    place.end(damaged), place.end(sound)
+    folder = slurm_root / "apps" / damaged
+    request = json.loads((folder / "app.json").read_text())
+    (folder / "end").unlink()
+    (folder / "end").symlink_to(f"FAILED,limit,{int(time.time())}")
+    for name, value in [("time_limit_s", "x"), ("time_limit_s", [[]]), ("grace_s", {}), ("ports", {"A": []})]:
+        changed = {**request, "request": {**request["request"], name: value}}
+        (folder / "app.json").write_text(json.dumps(changed))
+        scheduler = Place(place.cluster, slurm_root).scheduler
+
+        rows = {row.app_id: row.state for row in scheduler.list()}
+        answers = poll_many(scheduler, [damaged, sound])
+
+        assert rows[sound] is AppState.FAILED
+        assert damaged in rows
+        assert answers[sound].state is AppState.FAILED
+        assert isinstance(answers[damaged], AppUnavailableError), name
+        scheduler.close()
+
+
+def test_an_app_that_cannot_be_described_hides_no_other(place, slurm_root, monkeypatch) -> None:
+    """Even if the checks of its record miss the damage."""
+    damaged, sound = place.start(place.sh("exit 3")), place.start(place.sh("exit 4"))
+    place.end(damaged), place.end(sound)
+    original = slurm_scheduler.response_from
+
+    def fails(record, *args):
+        if record.app_id == damaged:
+            raise TypeError("unsupported format")
+        return original(record, *args)
+
+    monkeypatch.setattr(slurm_scheduler, "response_from", fails)
+    scheduler = Place(place.cluster, slurm_root).scheduler
+    with pytest.raises(AppUnavailableError) as caught:
+        scheduler.describe_many([damaged, sound])
+
+    assert set(caught.value.texts) == {damaged}
+    assert {row.app_id for row in scheduler.list()} >= {damaged, sound}
+    scheduler.close()

@@ -1,5 +1,6 @@
 import configparser
 import os
+import time
 
 import pytest
 
@@ -37,6 +38,27 @@ def test_a_value_of_several_lines_in_an_ini_file_is_valid_input():
 def test_other_yaml_is_refused(text):
     with pytest.raises(ValueError, match="workspace"):
         Workspace.from_str(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 3000, "line 1 must be one path"),
+        ("{a: " * 3000, "line 1 must be one path"),
+        ("a: &x b\nc: *x", "line 2 must be one path"),
+        ("a: 'b\n" + "x" * 3000, "not valid YAML"),
+        ("x" * 10_000_000, "more than 65536 characters"),
+    ],
+    ids=["lists", "mappings", "alias", "quote", "long"],
+)
+def test_a_text_of_a_run_costs_little(text, reason):
+    """A run may choose it: it exhausted the stack or took seconds, and its error was as long as the text."""
+    began = time.process_time()
+    with pytest.raises(ValueError, match=reason) as caught:
+        Workspace.from_str(text)
+
+    assert len(str(caught.value)) < 1000
+    assert time.process_time() - began < 5
 
 
 def test_truth_equality_and_hash_go_by_projects():

@@ -165,3 +165,45 @@ def test_results_by_the_number_of_a_trial(tmp_path):
 
     assert tracker.get(1) == tracker[1] == tracker["1"] == {"l2norm": 1.2, "bias": 0}
     assert tracker[0] == {}
+
+
+@pytest.mark.parametrize("run_id", ["", ".", ".."])
+def test_a_run_id_that_leads_out_of_its_directory_is_refused(tracker, tmp_path, run_id):
+    with pytest.raises(ValueError, match="cannot name a directory"):
+        tracker.add_metadata(run_id, lr=0.1)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+DAMAGED = {
+    "cut off": "[",
+    "a number": "5",
+    "other fields": '{"x": 1}',
+    "wrong types": '{"source_run_id": 5, "artifact_name": [], "name": 5, "path": {}, "metadata": 1}',
+    "deep": "[" * 100_000,
+    "digits": "9" * 10_000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_hides_no_other_run(tracker, tmp_path, text):
+    """All runs share the directory, so each of them can write any record."""
+    tracker.add_source(RUN, "parent")
+    tracker.add_artifact("bad", "sound", "/x")
+    for kind in ("sources", "artifacts", "metadata"):
+        folder = tmp_path / "runs" / "bad" / kind
+        folder.mkdir(exist_ok=True)
+        (folder / "damaged.json").write_text(text)
+
+    assert list(tracker.run_ids(parent_run_id="parent")) == [RUN]
+    assert tracker.artifacts("bad") == {"sound": TrackerArtifact("sound", "/x", None)}
+    assert list(tracker.sources("bad")) == []
+    json.dumps(tracker.metadata("bad"))
+
+
+def test_a_sparse_record_costs_little(tracker, tmp_path):
+    tracker.add_metadata("bad", lr=0.1)
+    with (tmp_path / "runs" / "bad" / "metadata" / "large.json").open("wb") as file:
+        file.truncate(4 << 30)
+
+    assert tracker.metadata("bad") == {"lr": 0.1}

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLES, AppDef, RetryPolicy, Role
-from airflow_provider_launch.util.untrusted import UntrustedError
+from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError
 
+_POLICIES = frozenset(policy.value for policy in RetryPolicy)
 FIRST_PORT = 20000
 """The first port that is assigned if a role leaves the choice to the launcher."""
 _PORTS = 10_000
@@ -106,15 +107,41 @@ def request_from_json(
     """Return the request from the result of `to_json`.
 
     Raises:
-        UntrustedError: the request has more roles or replicas than an app can have.
+        UntrustedError: the request has more roles or replicas than an app can have, or values of wrong types.
     """
     if len(document["roles"]) > MAX_ROLES:
         raise UntrustedError(f"it has {len(document['roles'])} roles; at most {MAX_ROLES} are possible")
     request = request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
     refuse_counts([role.num_replicas for role in request.roles])
+    _refuse_other_types(request)
     if request.app_def.roles and [*map(_counted, request.app_def.roles)] != [*map(_counted, request.roles)]:
         raise UntrustedError("its roles differ from those of the app")
     return request
+
+
+def _refuse_other_types(request: AppRequest[Any]) -> None:
+    """Refuse a request whose common fields have values that would fail later, in a call about many apps."""
+    mappings = [request.ports, request.app, *(env for role in request.roles for env in (role.env, role.copied_env))]
+    if not all(isinstance(each, Mapping) for each in mappings):
+        raise UntrustedError("a field with names and values has another type")
+    if not all(isinstance(role.args, list) for role in request.roles):
+        raise UntrustedError("arguments are not a list")
+    texts = [request.app_id, request.name, request.spec_hash, *request.ports]
+    for role in request.roles:
+        texts += [role.name, role.slug, role.entrypoint, *role.args]
+        texts += [text for env in (role.env, role.copied_env) for pair in env.items() for text in pair]
+    if not all(isinstance(text, str) for text in texts):
+        raise UntrustedError("a text has another type")
+    numbers = [*request.ports.values(), *(role.max_retries for role in request.roles)]
+    if not all(type(number) is int for number in numbers) or not is_seconds(request.time_limit_s):
+        raise UntrustedError("a number has another type")
+    if not all(isinstance(role.policy, str) and role.policy in _POLICIES for role in request.roles):
+        raise UntrustedError("a policy is not one of an app")
+
+
+def is_seconds(value: object) -> bool:
+    """Return whether a value of a record is None or a number of seconds."""
+    return value is None or (type(value) in {int, float} and 0 <= value <= LARGEST_INT)  # type: ignore[operator]
 
 
 def _counted(role: Role | RoleRequest) -> tuple[str, int]:

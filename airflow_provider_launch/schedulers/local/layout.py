@@ -44,6 +44,10 @@ ROOT_ID = "id"
 JOURNAL_LIMIT = 1024 * 1024
 """Size in bytes after which a new journal is started."""
 BUILDING = "building"
+# Programs that do not run as root can close their directories, also for this user.
+_REMOVE = """{
+rm -rf -- "$@" || { find "$@" -type d ! -perm -0700 -exec chmod u+rwx {} ";"; rm -rf -- "$@"; }
+} </dev/null >/dev/null 2>&1 &"""
 _BATCH = 200
 """Maximum directories that one process removes: a command line has 128 KB at least."""
 
@@ -231,7 +235,7 @@ def remove_trees(paths: Sequence[str]) -> None:
     """
     for start in range(0, len(paths), _BATCH):
         batch = paths[start : start + _BATCH]
-        command = ["sh", "-c", 'rm -rf -- "$@" </dev/null >/dev/null 2>&1 &', "sh", *batch]
+        command = ["sh", "-c", _REMOVE, "sh", *batch]
         # Its own group, because Airflow ends the process group of a task.
         pid = os.posix_spawnp(command[0], command, {"PATH": os.environ.get("PATH", os.defpath)}, setpgroup=0)
         with contextlib.suppress(ChildProcessError):

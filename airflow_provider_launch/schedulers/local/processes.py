@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 
+MARKER = "LAUNCH_LOCAL_ATTEMPT"
+"""Variable of each process of an app: the directory of its attempt."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _KILL_ROUNDS = 100
@@ -106,7 +108,10 @@ def send_if_same(pid: int, start: str, signum: int) -> bool:
 
 
 def marked(marker: bytes) -> list[int]:
-    """Return the processes with `NAME=value` in their environment: the last resort to find stray processes."""
+    """Return the processes with `NAME=value` in their environment: the last resort to find stray processes.
+
+    A marker that ends with a slash also means the values that continue after it.
+    """
     found = []
     for pid in _pids():
         if pid == os.getpid():
@@ -116,7 +121,7 @@ def marked(marker: bytes) -> list[int]:
                 variables = file.read().split(b"\0")
         except OSError:
             continue
-        if marker in variables:
+        if marker in variables or (marker.endswith(b"/") and any(each.startswith(marker) for each in variables)):
             found.append(pid)
     return found
 

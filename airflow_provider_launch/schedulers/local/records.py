@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 import uuid
@@ -34,6 +35,8 @@ APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SWEEP_EVERY_S = 3600.0
 _LEFT_S = 86400.0
 """Age of a half-removed or half-built app that no process completes any more."""
+_EXIT_S, _EXIT_PAUSE_S = 0.5, 0.05
+"""Seconds within which a supervisor that has stored the end of its app is gone."""
 _REPLACED = safe_files.REPLACED | {errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM}
 """Errors of a path that was replaced by another type of file, or whose permissions were removed."""
 OF_HOST = frozenset({
@@ -425,8 +428,60 @@ class Records:
             if not layout.remove_app(self.root, self.dir(app_id)):
                 self._refuse_returned(app_id)
 
+    def is_left(self, app_id: str) -> bool:
+        """Return whether there is a directory, or what replaced it, without a request."""
+        path = self.dir(app_id)
+        return os.path.lexists(path) and not os.path.lexists(f"{path}/{layout.APP}")
+
+    def delete_damaged(self, app_id: str) -> None:
+        """Delete an app whose files its program has replaced, whatever they are: nothing in them is read.
+
+        A live supervisor cancels it, and removes it after its end; otherwise its processes are killed here.
+
+        Raises:
+            SchedulerUnavailableError: the root is missing, or was missing for a moment.
+        """
+        path = self.dir(app_id)
+        with self.readable():
+            try:
+                is_directory = stat.S_ISDIR(os.lstat(path).st_mode)
+            except FileNotFoundError:
+                self._refuse_other_root()
+                return
+            if is_directory:
+                with contextlib.suppress(PermissionError):  # another user owns it
+                    # Its program may have closed it; a directory that cannot be written cannot be moved either.
+                    os.chmod(path, 0o700)
+                if self._is_alive(app_id):
+                    self.mark(app_id, layout.DELETE)
+                    if self._stays_alive(app_id):
+                        return
+            processes.kill_marked(f"{processes.MARKER}={path}/".encode())
+            if layout.remove_app(self.root, path):
+                self._damaged.pop(app_id, None)
+
+    def _stays_alive(self, app_id: str) -> bool:
+        """Return whether the supervisor will see a mark: not if the app has just ended."""
+        until = time.monotonic() + _EXIT_S
+        while time.monotonic() < until:
+            if not self._is_alive(app_id):
+                return False
+            time.sleep(_EXIT_PAUSE_S)
+        return True
+
+    def _is_alive(self, app_id: str) -> bool:
+        """Return whether the app has a supervisor, even if another file is in the place of its lock."""
+        try:
+            return self.is_supervised(app_id)
+        except OSError as error:
+            if error.errno not in _REPLACED:
+                raise
+            return False
+
     def sweep(self, keep_s: float) -> None:
         """Remove apps that ended more than `keep_s` seconds ago, at most once an hour per root.
+
+        Damaged apps without a supervisor are removed as well, if their state is as old.
 
         Their files, and what earlier removals have left, are removed in the background.
         """
@@ -448,13 +503,20 @@ class Records:
             # An app that cannot be read or removed must not stop the removal of the others.
             try:
                 ended_at = os.lstat(f"{self.dir(app_id)}/{layout.STATE}").st_mtime
-                if now - ended_at > keep_s and self.has_ended(app_id):
+                if now - ended_at > keep_s and self._has_ended_or_is_damaged(app_id):
                     trash += filter(None, [layout.discard_app(self.root, self.dir(app_id))])
             except FileNotFoundError:
                 continue  # it has no state yet, or was removed meanwhile
             except Exception as error:  # noqa: BLE001 - its program may have left anything
                 log.warning("cannot remove app %s, which may have ended: %s", app_id, one_line(str(error), 200))
         layout.remove_trees(trash)
+
+    def _has_ended_or_is_damaged(self, app_id: str) -> bool:
+        try:
+            return self.has_ended(app_id)
+        except (AppUnavailableError, safe_files.ForeignFileError):
+            # Its program has damaged it; kept, it would take space for ever.
+            return not self._is_alive(app_id)
 
     def _left_before(self, time_s: float) -> Iterator[str]:
         """Yield what removals and submissions have left, and other processes may remove now."""
@@ -521,7 +583,7 @@ class Records:
 
     def damage(self, app_id: str, why: object) -> str:
         """Return the error message about a damaged record."""
-        return f"the record of app {app_id!r} is damaged: {why}; end its processes and remove {self.dir(app_id)!r}"
+        return f"the record of app {app_id!r} is damaged: {why}; delete the app; its files are in {self.dir(app_id)!r}"
 
     def is_of_one_app(self, error: OSError) -> bool:
         """Return whether an error is about a file of one app, while the directory of all apps can be read."""

@@ -52,7 +52,7 @@ from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.untrusted import UntrustedError
+from airflow_provider_launch.util.untrusted import UntrustedError, one_line
 from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
 log = logging.getLogger(__name__)
@@ -302,7 +302,14 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
         app = self._records.app(app_id)
-        return AppDryRunInfo(request_from(copy.deepcopy(app["request"])), format_request) if app else None
+        if app is None:
+            return None
+        try:
+            request = request_from(copy.deepcopy(app["request"]))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            text = f"{layout.APP}: {type(error).__name__}: {one_line(str(error), 200)}"
+            raise AppUnavailableError(self._records.damage(app_id, text)) from error
+        return AppDryRunInfo(request, format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
@@ -348,6 +355,20 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def _cancel_existing(self, app_id: str) -> None:
         self._mark(app_id, layout.CANCEL)
+
+    def delete(self, app_id: str) -> None:
+        try:
+            super().delete(app_id)
+        except AppUnavailableError:
+            self._records.delete_damaged(app_id)
+        except SchedulerRejectedError as error:
+            # Also if other users may write its files, because none of them is read.
+            if not isinstance(error.__cause__, ForeignFileError):
+                raise
+            self._records.delete_damaged(app_id)
+        else:
+            if self._is_app_id(app_id) and self._records.is_left(app_id):
+                self._records.delete_damaged(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
         with self._records.readable():

@@ -33,7 +33,6 @@ FALSE_STARTS = 3
 """After this many shims that ended before they started, for lack of disk or memory, the attempt counts as failed."""
 LOST_CODE = 128 + signal.SIGKILL
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
-MARKER = "LAUNCH_LOCAL_ATTEMPT"
 HERE, ROOT = ".", "../.."
 """The app's directory and the root, as seen from the working directory."""
 
@@ -324,7 +323,7 @@ class _Supervisor:
 
     def _lost(self, replica: _Replica, path: str) -> dict[str, Any]:
         """Kill the descendants of a killed shim and write its `exit`; PDEATHSIG has already ended its command."""
-        processes.kill_marked(f"{MARKER}={self._path(replica, self.name)}".encode())
+        processes.kill_marked(f"{processes.MARKER}={self._path(replica, self.name)}".encode())
         end = time.time()
         found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
                  "stopped": replica.asked_to_stop}  # fmt: skip
@@ -396,7 +395,7 @@ class _Supervisor:
             **({"LAUNCH_RESULT_PATH": f"{path}/result"} if role is self.request["roles"][0] else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
             **{name: leases.with_ports(text, self.ports) for name, text in spec["env"].items()},
-            MARKER: path,
+            processes.MARKER: path,
         }
         logs = self.request.get("log_dir")
         return {

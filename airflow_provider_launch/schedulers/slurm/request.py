@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     common_fields,
     format_app,
     format_role,
+    is_seconds,
     request_from_json,
 )
 from airflow_provider_launch.schedulers.environment import (
@@ -175,9 +176,10 @@ def request_from(document: Mapping[str, object]) -> SlurmRequest:
         ValueError: the document has another shape; other errors mean the same.
     """
     request = request_from_json(SlurmRequest, SlurmRole, document)
-    texts = [request.name, request.spec_hash, *(text for role in request.roles for text in (role.name, role.slug))]
-    if not all(isinstance(text, str) for text in texts) or any(set(role.slug) & {"/", "\n"} for role in request.roles):
-        raise ValueError("names are missing")
+    if any(set(role.slug) & {"/", "\n"} for role in request.roles):
+        raise ValueError("a directory of a role is not a name")
+    if not all(map(is_seconds, (request.grace_s, request.signal_s))) or request.grace_s is None:
+        raise ValueError("a number has another type")
     return request
 
 

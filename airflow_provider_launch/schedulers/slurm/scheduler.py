@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTE
 from airflow_provider_launch.schedulers.slurm.app_cache import AppCache, CachedApp, most_attempts
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
-from airflow_provider_launch.schedulers.slurm.records import FORGED_END, Job, Observation, Record
+from airflow_provider_launch.schedulers.slurm.records import FORGED_END, Job, Observation, Record, damage_text
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
 from airflow_provider_launch.schedulers.slurm.status import (
     FORGOTTEN,
@@ -42,10 +42,11 @@ from airflow_provider_launch.schedulers.slurm.status import (
 from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, UnknownAppException
+from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, LaunchError, UnknownAppException
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.untrusted import one_line
 from airflow_provider_launch.workspace.api import CopiedWorkspaceMixin
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -143,15 +144,23 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             for app_id, app in left.items():
                 if app_id in damaged:
                     continue
-                found = until_stopped(standings[app_id], app.record, app.request, app.attempts, seen.now)
-                if found.reason == "nostart":
-                    found = replace(found, msg=self._cache.last_log_line(app) or found.msg)
-                response = response_from(app.record, found, app.request, app.attempts)
-                if response.state is AppState.FAILED:
-                    self._cache.load_errors(app)
-                    add_error_files(response, app.error)
-                responses[app_id] = response
+                try:
+                    responses[app_id] = self._response(app, standings[app_id], seen.now)
+                except LaunchError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - its program may have written any value into its record
+                    damaged[app_id] = damage_text(app_id, f"{type(error).__name__}: {one_line(str(error), 200)}")
         return responses, damaged
+
+    def _response(self, app: CachedApp, found: Standing, now: int) -> DescribeAppResponse:
+        found = until_stopped(found, app.record, app.request, app.attempts, now)
+        if found.reason == "nostart":
+            found = replace(found, msg=self._cache.last_log_line(app) or found.msg)
+        response = response_from(app.record, found, app.request, app.attempts)
+        if response.state is AppState.FAILED:
+            self._cache.load_errors(app)
+            add_error_files(response, app.error)
+        return response
 
     def _standings(self, seen: Observation, apps: Mapping[str, CachedApp]) -> dict[str, Standing]:
         """Return the state of each app. Records new ends, and returns the recorded end if there was an earlier one.

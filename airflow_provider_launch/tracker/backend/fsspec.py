@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import posixpath
 import uuid
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,13 @@ from urllib.parse import quote, unquote
 
 from airflow_provider_launch.specs.errors import MissingDependencyError
 from airflow_provider_launch.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 __all__ = ["FsspecTracker", "create"]
+
+log = logging.getLogger(__name__)
+LARGEST_RECORD = 16 * 1024 * 1024
+"""Maximum bytes of one record that is read."""
 
 
 class FsspecTracker(TrackerBase):
@@ -33,7 +39,8 @@ class FsspecTracker(TrackerBase):
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
         """Return the artifacts of the run by name."""
-        return {name: TrackerArtifact(**found) for name, found in self._read(run_id, "artifacts").items()}
+        found = self._records(run_id, "artifacts", {"name": str, "path": str, "metadata": (dict, type(None))})
+        return {name: TrackerArtifact(**values) for name, values in found.items()}
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
         """Write each value to a file with its name."""
@@ -51,7 +58,8 @@ class FsspecTracker(TrackerBase):
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
         """Return the sources of the run; with a name, only sources of that artifact."""
-        found = [TrackerSource(**source) for source in self._read(run_id, "sources").values()]
+        records = self._records(run_id, "sources", {"source_run_id": str, "artifact_name": (str, type(None))})
+        found = [TrackerSource(**source) for source in records.values()]
         return [source for source in found if artifact_name in {None, source.artifact_name}]
 
     def lineage(self, run_id: str) -> Lineage:
@@ -67,7 +75,11 @@ class FsspecTracker(TrackerBase):
         return [run_id for run_id in found if any(source.source_run_id == parent for source in self.sources(run_id))]
 
     def _directory(self, run_id: str, kind: str) -> str:
-        return posixpath.join(self._root, quote(run_id, safe=""), kind)
+        name = quote(run_id, safe="")
+        # A run could otherwise write next to the root, or among the runs.
+        if name in {"", ".", ".."}:
+            raise ValueError(f"run id {run_id!r} cannot name a directory; use letters and digits")
+        return posixpath.join(self._root, name, kind)
 
     def _write(self, run_id: str, kind: str, key: str, value: object) -> None:
         directory = self._directory(run_id, kind)
@@ -83,7 +95,25 @@ class FsspecTracker(TrackerBase):
         for path in self._list(self._directory(run_id, kind)):
             name = posixpath.basename(path)
             if name.endswith(".json"):
-                found[unquote(name.removesuffix(".json"))] = json.loads(self._fs.cat_file(path))
+                try:
+                    data = self._fs.cat_file(path, start=0, end=LARGEST_RECORD + 1)
+                    found[unquote(name.removesuffix(".json"))] = parse_json(data, LARGEST_RECORD, is_finite=False)
+                except (UntrustedError, FileNotFoundError, IsADirectoryError) as error:
+                    # Another run, or a program of it, has written it: the records of all other runs can be read.
+                    log.warning("the record %s is left out: %s", path, error)
+        return found
+
+    def _records(self, run_id: str, kind: str, fields: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+        """Return the records that have just these fields."""
+        found = self._read(run_id, kind)
+        for name, record in [*found.items()]:
+            if not (
+                isinstance(record, dict)
+                and record.keys() == fields.keys()
+                and all(isinstance(record[field], kinds) for field, kinds in fields.items())
+            ):
+                log.warning("a record of run %s in %s is left out: %r has wrong fields", run_id, kind, name)
+                del found[name]
         return found
 
     def _list(self, directory: str) -> list[str]:
