@@ -37,6 +37,8 @@ class PlannedRole:
     slug: str
     num_replicas: int
     policy: RolePolicy
+    max_disruptions: int | None = None
+    """Restarts of the app after disruptions of this role. None: the other fields of the plan decide."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,15 @@ class Plan:
     @property
     def restarts(self) -> bool:
         """Whether a failure may restart the app."""
-        return any(role.policy.policy == "APPLICATION" and role.policy.max_retries for role in self.roles)
+        return any(
+            role.max_disruptions or (role.policy.policy == "APPLICATION" and role.policy.max_retries)
+            for role in self.roles
+        )
+
+    @property
+    def max_disruptions(self) -> dict[str, int]:
+        """Slug of each role with a bound to that bound."""
+        return {role.slug: role.max_disruptions for role in self.roles if role.max_disruptions is not None}
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,11 @@ def plan_in(text: str) -> Plan:
     """Parse the annotation of a plan; raises one of `UNREADABLE` if it is malformed."""
     document = _Document(parse_json(text, _MAX_TEXT))
     services = document.of("services", list, [])
+    bounds = document.of("max_disruptions", dict, {})
+    if not all(type(bound) is int for bound in bounds.values()):
+        raise UntrustedError("the plan has max_disruptions that are not integers")
     roles = tuple(
-        PlannedRole(str(name), str(slug), int(count), _policy(policy, retries, slug in services))
+        PlannedRole(str(name), str(slug), int(count), _policy(policy, retries, slug in services), bounds.get(slug))
         for name, slug, count, policy, retries in document["roles"]
     )
     if not roles:
