@@ -26,6 +26,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
 from airflow_provider_launch.schedulers.kubernetes.request import build_request
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 
 NOW = 1_700_000_000.0
@@ -49,8 +50,9 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
 
 def plan(*policies: str, retries: int = 0, limit: float | None = None, services: str = "", **how: Any) -> Plan:
     names = "ab"[: len(policies)]
+    has_leader = how.get("leader", False)
     roles = (
-        PlannedRole(name, name, 2, RolePolicy(policy, retries, name in services))
+        PlannedRole(name, name, 2, RolePolicy(policy, retries, name in services or (has_leader and name != "a")))
         for name, policy in zip(names, policies, strict=True)
     )
     how = {"queue": False, "leader": False, "ttl_s": None, **how}
@@ -608,6 +610,31 @@ def test_the_plan_stores_the_bounds() -> None:
     assert found.max_disruptions == {request.roles[0].slug: 2}
     assert found.restarts
     assert request.restarts
+
+
+@pytest.mark.parametrize(
+    ("replicas", "text"), [(1, "head: 1 of 1 succeeded; stop"), (2, "head/0: 1 of 1 succeeded; stop")]
+)
+def test_with_a_leader_all_other_roles_are_services(replicas, text):
+    """One rule for `success_policy` and `service=True`, and the same line in the log."""
+    roles = [Role("head", "i", entrypoint="x", num_replicas=replicas), Role("worker", "i", entrypoint="x")]
+    request = build_request(AppDef("x", roles), KubernetesOpts(success_policy="leader"), "app-1", {})
+    known = plan_in(plan_text(request))
+    head, worker = (role.slug for role in request.roles)
+    jobs = job(head, DONE, uid="h"), job(worker, RUNS, uid="w")
+    noted = record(committed=None)
+    noted.annotations["launch.io/uids-0"] = json.dumps({head: "h", worker: "w"})
+    found = assess(app(noted, *jobs), known, NOW)
+
+    assert [role.policy.is_service for role in known.roles] == [False, True]
+    assert [one.role for one, _ in found.end] == [worker]
+    assert found.msg == f"{text}ping worker"
+
+
+def test_a_leader_is_not_a_service():
+    roles = [Role("head", "i", entrypoint="x", service=True), Role("worker", "i", entrypoint="x")]
+    with pytest.raises(InvalidAppError, match=r"role 'head' is a service"):
+        build_request(AppDef("x", roles), KubernetesOpts(success_policy="leader"), "app-1", {})
 
 
 def test_a_queue_lets_go_by_itself():

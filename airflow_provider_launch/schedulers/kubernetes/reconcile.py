@@ -111,7 +111,7 @@ class _Assessor:
         if self.record.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
-            end = [(job, LEADER) for job in live if self.plan.leader or job.role in self.services]
+            end = [(job, LEADER) for job in live if self.plan.decides(job.role) or job.role in self.services]
             msg = self._services_text(is_over=not end) if self.services else NONE
             return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, msg, phases=phases, end=end)
         if self.record.cancelled:
@@ -198,6 +198,8 @@ class _Assessor:
 
     def _services_text(self, *, is_over: bool) -> str:
         waited_for = {role.name: role.num_replicas for role in self.plan.roles if role.slug not in self.services}
+        if self.plan.leader and self.plan.roles[0].num_replicas > 1:
+            waited_for = {f"{self.plan.roles[0].name}/0": 1}
         return services_message(
             waited_for, [role.name for role in self.plan.roles if role.slug in self.services], is_over=is_over
         )

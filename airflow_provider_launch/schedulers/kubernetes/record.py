@@ -51,7 +51,7 @@ class Plan:
     queue: bool
     """Whether a queue releases and suspends the Job."""
     leader: bool = False
-    """Whether the app ends with replica 0 of the first role."""
+    """Whether the first role ends with its replica 0; all other roles are services."""
     ttl_s: int | None = None
     """Seconds that the Jobs stay after the end of the app. None means for ever, or by their own TTL."""
     group: str | None = None
@@ -171,12 +171,20 @@ def plan_in(text: str) -> Plan:
     """Parse the annotation of a plan; raises one of `UNREADABLE` if it is malformed."""
     document = _Document(parse_json(text, _MAX_TEXT))
     services = document.of("services", list, [])
+    # With a leader all roles but the first are services.
+    leader = document.of("leader", bool, default=False)
     bounds = document.of("max_disruptions", dict, {})
     if not all(type(bound) is int for bound in bounds.values()):
         raise UntrustedError("the plan has max_disruptions that are not integers")
     roles = tuple(
-        PlannedRole(str(name), str(slug), int(count), _policy(policy, retries, slug in services), bounds.get(slug))
-        for name, slug, count, policy, retries in document["roles"]
+        PlannedRole(
+            str(name),
+            str(slug),
+            int(count),
+            _policy(policy, retries, slug in services or (leader and at > 0)),
+            bounds.get(slug),
+        )
+        for at, (name, slug, count, policy, retries) in enumerate(document["roles"])
     )
     if not roles:
         raise UntrustedError("the plan has no roles")
@@ -192,7 +200,7 @@ def plan_in(text: str) -> Plan:
         document.of("time_limit_s", (int, float, type(None))),
         document.of("grace_s", int),
         document.of("queue", bool),
-        document.of("leader", bool, default=False),
+        leader,
         document.of("ttl_s", (int, type(None)), None),
         document.of("group", (str, type(None)), None),
         document.of("sidecar_grace_s", (int, float), SIDECAR_GRACE_S),

@@ -194,6 +194,11 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
     """
     refuse_equal_port_variables(app)
+    if opts.success_policy == "leader" and app.roles[0].service:
+        raise InvalidAppError(
+            f"role {app.roles[0].name!r} is a service, but with option success_policy='leader' the app ends with its "
+            f"replica 0; leave one of them out"
+        )
     overlay = checked_overlay(opts.overlay or {})
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
