@@ -96,6 +96,12 @@ _NEVER_IGNORED: tuple[tuple[Capability, str, Callable[[Role], object], str], ...
         "leave it out and let the program of the role end by itself, or choose another scheduler",
     ),
     (
+        Capability.DISRUPTION_RETRY,
+        "max_disruptions",
+        lambda role: role.max_disruptions,
+        "it cannot distinguish a disruption from a failure; use max_retries, which both use up",
+    ),
+    (
         Capability.ADDRESSES,
         "torch_env, macros.rank0_host or macros.port",
         address_macros,

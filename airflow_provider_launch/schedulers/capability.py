@@ -38,6 +38,8 @@ class Capability(str, Enum):
     """Replaces `macros.rank0_host` and `macros.port(role, name)`, and so offers `torch_env`."""
     SERVICE_ROLES = "SERVICE_ROLES"
     """Stops the roles with `service=True` when all other roles have succeeded."""
+    DISRUPTION_RETRY = "DISRUPTION_RETRY"
+    """Distinguishes a replica that was taken away from one that failed, and so offers `max_disruptions`."""
     ELASTIC = "ELASTIC"
     """Runs a role with any number of replicas between `min_replicas` and `num_replicas`."""
     WORKSPACE = "WORKSPACE"

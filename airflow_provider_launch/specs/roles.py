@@ -132,6 +132,9 @@ class Role:
     torch_env: bool = field(default=False, metadata=LATER)
     """Whether its replicas are the processes of one PyTorch training: each gets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
     so on, and torchrun its `PET_*`. Only for the first role, whose replica 0 is the master."""
+    max_disruptions: int | None = field(default=None, metadata=LATER)
+    """Restarts after a replica was taken away (its node was lost or drained, its pod evicted, its spot host reclaimed)
+    that do not count as retries; later ones are failures. None: the options of the scheduler decide."""
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""

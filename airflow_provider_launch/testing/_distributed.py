@@ -179,6 +179,17 @@ class DistributedTests(ContractBase):
             with self.refused("trainer", "torch_env", apps.scheduler.backend):
                 apps.dryrun(role)
 
+    def test_a_bound_of_disruptions_is_refused_where_they_look_like_failures(self, apps: Apps) -> None:
+        """Each loss of a node would use up a retry, or end the app."""
+        role = apps.sh("true", "trainer", max_disruptions=1)
+        if Capability.DISRUPTION_RETRY in self.capabilities:
+            apps.dryrun(role)
+        else:
+            with self.refused("trainer", "max_disruptions", apps.scheduler.backend):
+                apps.dryrun(role)
+
+        assert not apps.refusal(apps.sh("true", "trainer", max_disruptions=0)), "0 means that each one is a failure"
+
     def test_elastic_roles_are_refused_where_all_replicas_are_needed(self, apps: Apps) -> None:
         """`min_replicas` promises that the app continues without some replicas."""
         app_id = apps.new_id()

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
@@ -143,3 +144,29 @@ def test_lines_that_go_elsewhere_are_given_up_with_the_reason(scheduler, launch)
         scheduler.read_logs(app_id, "main", 0)
     assert described(scheduler, app_id).state is AppState.SUCCEEDED
     assert scheduler.result(app_id) is None
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one job", "nodes"])
+def test_lost_hosts_restart_the_app_as_often_as_its_role_allows(
+    scheduler, batch_server, batch_queue, docker_engine, count
+) -> None:
+    """A later one ends it, although it has not used up a retry."""
+    role = Role("main", docker_engine.image, entrypoint="sleep", args=["300"], num_replicas=count, resource=ROOM)
+    role.max_disruptions = 1
+    cfg = {"queue": batch_queue, "layout": "multi-node"} if count > 1 else {"queue": batch_queue}
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("jobs", [role]), cfg, app_id=make_unique("jobs")))
+    for restarts in range(2):
+
+        def runs(found: DescribeAppResponse, restarts: int = restarts) -> bool:
+            replicas = found.roles_statuses[0].replicas
+            return found.num_restarts == restarts and all(one.state is AppState.RUNNING for one in replicas)
+
+        described(scheduler, app_id, runs)
+        cached = scheduler._catalog.get(app_id)
+        lost = cached.jobs[cached.attempt]["jobId"] + (f"#{count - 1}" if count > 1 else "")
+        batch_server.control(lose_host=lost)
+    found = described(scheduler, app_id)
+
+    assert found.state is AppState.FAILED
+    assert "preempted (Host EC2" in found.msg
+    assert found.num_restarts == 1

@@ -19,11 +19,12 @@ from airflow_provider_launch.specs.states import AppState
 ROOM = Resource(1, 0, 64)
 
 
-def request(*counts: int, max_retries: int = 0, **how: Any) -> AwsBatchRequest:
+def request(*counts: int, max_retries: int = 0, max_disruptions: int | None = None, **how: Any) -> AwsBatchRequest:
     roles = [
         Role(f"r{n}", "image", entrypoint="x", num_replicas=count, max_retries=max_retries, resource=ROOM)
         for n, count in enumerate(counts)
     ]
+    roles[0].max_disruptions = max_disruptions
     return build_request(AppDef("app", roles), AwsBatchOpts(queue="q", **how), "app-1", {})
 
 
@@ -152,6 +153,41 @@ def test_a_failure_of_nodes_is_answered_by_another_job_as_often_as_was_asked_for
         found = decided(one, parent, *nodes, attempt=attempt)
         assert (found.action, found.state) == (action, state)
     assert decided(one, parent, *nodes, cancelled=True).state is AppState.CANCELLED
+
+
+HOST_LOST = "Host EC2 (instance i-1) terminated."
+_BY_PEER = job("FAILED", isTerminated=True, statusReason="launch: failed [1] r1/0 failed: exit code 1")
+_BY_HOST = job("FAILED", isTerminated=True, statusReason=f"launch: failed [0] r0/0 failed: preempted ({HOST_LOST})")
+
+
+@pytest.mark.parametrize(
+    ("parent", "first"),
+    [
+        (job("FAILED", statusReason=HOST_LOST), job("FAILED", "j#0", statusReason=HOST_LOST)),
+        (_BY_HOST, job("FAILED", "j#0", 143, isTerminated=True)),
+        # The other node loses its peer, and AWS reports the loss of the host later.
+        (_BY_PEER, job("FAILED", "j#0", statusReason=HOST_LOST)),
+    ],
+    ids=["of the main node", "that the observer has seen", "after the failure of a peer"],
+)
+def test_the_loss_of_a_host_submits_the_nodes_again_without_a_retry(parent, first) -> None:
+    one, other = request(1, 1, max_disruptions=2), job("FAILED", "j#1", 1)
+    for attempt, disrupted, action in (
+        (0, 0, Action.RESUBMIT),
+        (1, 1, Action.RESUBMIT),
+        (2, 2, Action.NOTHING),
+    ):
+        assert decided(one, parent, first, other, attempt=attempt, disrupted=disrupted).action is action
+    with_retry = request(1, 1, max_disruptions=1, max_retries=1)
+    assert decided(with_retry, parent, first, other, attempt=1, disrupted=1).action is Action.RESUBMIT
+    assert decided(with_retry, parent, first, other, attempt=2, disrupted=1).action is Action.NOTHING
+
+
+def test_a_failure_of_nodes_is_not_taken_for_the_loss_of_a_host() -> None:
+    one = request(1, 1, max_disruptions=2)
+    nodes = [job("FAILED", "j#0", 143, isTerminated=True), job("FAILED", "j#1", 3)]
+
+    assert decided(one, _BY_PEER, *nodes).action is Action.NOTHING
 
 
 def test_nodes_that_batch_stops_when_the_main_node_has_ended_make_the_app_fail() -> None:

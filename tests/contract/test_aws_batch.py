@@ -104,6 +104,7 @@ class TestAwsBatch(SchedulerContract):
             Capability.RESULT,
             Capability.ADDRESSES,
             Capability.SERVICE_ROLES,
+            Capability.DISRUPTION_RETRY,
         }
     )
     timeout_s = 90.0

@@ -140,6 +140,7 @@ class TestKubernetes(SchedulerContract):
             Capability.RESULT,
             Capability.ADDRESSES,
             Capability.SERVICE_ROLES,
+            Capability.DISRUPTION_RETRY,
             Capability.WORKSPACE,
         }
     )

@@ -42,6 +42,7 @@ CAPABILITIES = frozenset(
         Capability.RESULT,
         Capability.ADDRESSES,
         Capability.SERVICE_ROLES,
+        Capability.DISRUPTION_RETRY,
         Capability.WORKSPACE,
     }
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     CANCEL,
     LEADER,
@@ -19,8 +22,11 @@ from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     Assessment,
     assess,
 )
-from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, PlannedRole
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, PlannedRole, plan_in
+from airflow_provider_launch.schedulers.kubernetes.request import build_request
 from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 
 NOW = 1_700_000_000.0
@@ -44,8 +50,9 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
 
 def plan(*policies: str, retries: int = 0, limit: float | None = None, services: str = "", **how: Any) -> Plan:
     names = "ab"[: len(policies)]
+    has_leader = how.get("leader", False)
     roles = (
-        PlannedRole(name, name, 2, RolePolicy(policy, retries, name in services))
+        PlannedRole(name, name, 2, RolePolicy(policy, retries, name in services or (has_leader and name != "a")))
         for name, policy in zip(names, policies, strict=True)
     )
     how = {"queue": False, "leader": False, "ttl_s": None, **how}
@@ -535,6 +542,99 @@ def test_each_attempt_of_a_group_waits_in_the_queue_again():
     given = app(record(1, disrupted="1"), job("a", STARTS, 1), job("b", STARTS, 1))
 
     assert assess(given, plan("APPLICATION", "APPLICATION", group="retry"), NOW).state is AppState.PENDING
+
+
+# ---- a bound of disruptions -----------------------------------------------------------------------------------------
+
+
+def bounded(*bounds: int | None, retries: int = 0) -> Plan:
+    known = plan(*["APPLICATION"] * len(bounds), retries=retries)
+    roles = [replace(role, max_disruptions=bound) for role, bound in zip(known.roles, bounds, strict=True)]
+    return replace(known, roles=tuple(roles))
+
+
+def seen(pods_of: str, *jobs: Any, attempt: int = 0, before: int = 0) -> App:
+    found = app(record(attempt, disrupted=str(before)), *jobs)
+    found.disrupted = frozenset(pods_of)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("known", "given"),
+    {
+        "the Job knows it": (bounded(1, None), seen("", job("a", disrupted("DisruptionTarget")), job("b", RUNS))),
+        "a peer has failed": (bounded(1, None), seen("", job("a", disrupted("DisruptionTarget")), job("b", failed()))),
+        "its pod has not ended yet": (bounded(1, None), seen("a", job("a", RUNS), job("b", failed()))),
+        "its own peer has failed": (bounded(1, None), seen("a", job("a", failed()), job("b", RUNS))),
+        "one of two": (bounded(2, None), seen("a", job("a", failed(), 1), job("b", RUNS, 1), attempt=1, before=1)),
+    }.values(),
+)
+def test_a_disruption_restarts_the_app_without_a_charge(known, given) -> None:
+    """Ranks fail when they lose a peer, often before the pod of the peer has ended."""
+    found = assess(given, known, NOW)
+
+    assert (found.state, found.restart, found.disrupted) == (AppState.RUNNING, "a", True)
+
+
+@pytest.mark.parametrize(
+    ("known", "given"),
+    {
+        "none is allowed": (bounded(0, None), seen("a", job("a", disrupted()), job("b", RUNS))),
+        "no more is allowed": (bounded(1), seen("a", job("a", disrupted(), 1), attempt=1, before=1)),
+        "a program failed": (bounded(1), seen("", job("a", failed()))),
+        "it is another role": (bounded(1, None), seen("b", job("a", RUNS), job("b", failed()))),
+    }.values(),
+)
+def test_other_failures_end_the_app(known, given) -> None:
+    found = assess(given, known, NOW)
+
+    assert found.restart is None
+    assert not found.disrupted
+
+
+def test_a_disruption_above_the_bound_uses_up_a_retry() -> None:
+    """Attempt 1 came after a disruption, so both retries are left."""
+    known = bounded(1, retries=1)
+    charged = assess(seen("a", job("a", disrupted(), 1), attempt=1, before=1), known, NOW)
+    over = assess(seen("a", job("a", disrupted(), 2), attempt=2, before=1), known, NOW)
+
+    assert (charged.restart, charged.disrupted) == ("a", False)
+    assert over.restart is None
+
+
+def test_the_plan_stores_the_bounds() -> None:
+    trainer = Role("trainer", "i", entrypoint="x", max_disruptions=2)
+    request = build_request(AppDef("x", [trainer, Role("ps", "i", entrypoint="x")]), KubernetesOpts(), "app-1", {})
+    found = plan_in(plan_text(request))
+
+    assert found.max_disruptions == {request.roles[0].slug: 2}
+    assert found.restarts
+    assert request.restarts
+
+
+@pytest.mark.parametrize(
+    ("replicas", "text"), [(1, "head: 1 of 1 succeeded; stop"), (2, "head/0: 1 of 1 succeeded; stop")]
+)
+def test_with_a_leader_all_other_roles_are_services(replicas, text):
+    """One rule for `success_policy` and `service=True`, and the same line in the log."""
+    roles = [Role("head", "i", entrypoint="x", num_replicas=replicas), Role("worker", "i", entrypoint="x")]
+    request = build_request(AppDef("x", roles), KubernetesOpts(success_policy="leader"), "app-1", {})
+    known = plan_in(plan_text(request))
+    head, worker = (role.slug for role in request.roles)
+    jobs = job(head, DONE, uid="h"), job(worker, RUNS, uid="w")
+    noted = record(committed=None)
+    noted.annotations["launch.io/uids-0"] = json.dumps({head: "h", worker: "w"})
+    found = assess(app(noted, *jobs), known, NOW)
+
+    assert [role.policy.is_service for role in known.roles] == [False, True]
+    assert [one.role for one, _ in found.end] == [worker]
+    assert found.msg == f"{text}ping worker"
+
+
+def test_a_leader_is_not_a_service():
+    roles = [Role("head", "i", entrypoint="x", service=True), Role("worker", "i", entrypoint="x")]
+    with pytest.raises(InvalidAppError, match=r"role 'head' is a service"):
+        build_request(AppDef("x", roles), KubernetesOpts(success_policy="leader"), "app-1", {})
 
 
 def test_a_queue_lets_go_by_itself():

@@ -104,6 +104,27 @@ def test_an_eviction_may_be_a_failure(kubernetes_apps):
     assert "preempted" in found.msg
 
 
+def test_evictions_restart_the_app_as_often_as_a_role_allows(kubernetes_apps):
+    """The other rank fails when it loses its peer, before the pod of the peer has ended."""
+    apps = kubernetes_apps
+    # Replica 0 ends slowly after TERM, and replica 1 fails when that begins.
+    rank = (
+        "echo run $LAUNCH_ATTEMPT; [ $LAUNCH_REPLICA_ID = 0 ] || exec nc $TORCHX_RANK0_HOST 8000; "
+        "trap 'kill $!; sleep 3; exit 1' TERM; nc -l -p 8000 >/dev/null & sleep 300 & wait"
+    )
+    app_id = apps.start(apps.sh(rank, num_replicas=2, max_disruptions=1), grace_s=20)
+    for attempt in range(2):
+        apps.until(
+            app_id, lambda _, text=f"run {attempt}\n": all(text in apps.lines(app_id, "main", k) for k in (0, 1))
+        )
+        pod = next(one for one in apps.pods(app_id) if one.app_attempt == attempt and one.replica == 0)
+        evict(apps, pod)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert found.num_restarts == 1
+
+
 def test_a_pod_that_is_deleted_by_hand_is_charged(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("echo run; sleep 300", max_retries=1, retry_policy=RetryPolicy.REPLICA))
@@ -317,6 +338,7 @@ def test_the_leader_decides(kubernetes_apps):
 
     states = {(role.role, one.id): one.state for role in found.roles_statuses for one in role.replicas}
     assert found.state is AppState.SUCCEEDED
+    assert found.msg == "head/0: 1 of 1 succeeded; stopped worker"
     assert states == {
         ("head", 0): AppState.SUCCEEDED,
         ("head", 1): AppState.CANCELLED,

@@ -25,7 +25,9 @@ from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.request import build_request as slurm
 from airflow_provider_launch.schedulers.slurm.request import format_request as format_slurm
 from airflow_provider_launch.schedulers.slurm.script import app_files
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.torch_env import with_torch_env
 
@@ -157,3 +159,96 @@ def test_the_option_does_not_change_the_hash_of_apps_without_it(tmp_path) -> Non
     one = AppDef("x", [Role("r", "/", entrypoint="true")])
 
     assert local(one, LocalOpts(), "app-1", {}, []).spec_hash == "bf60387501de0601"
+
+
+# ---- disruptions -------------------------------------------------------------------------------------------------
+
+
+def role(name: str = "trainer", **how: Any) -> Role:
+    return Role(name, "repo/train:1", entrypoint="x", resource=Resource(1, 0, 64), **how)
+
+
+def kubernetes_rule(*roles: Role, **options: Any) -> str:
+    request = unpacked(packed(kubernetes(AppDef("x", [*roles]), KubernetesOpts(**options), "app-1", {})))
+    rules = job_body(request, request.roles[0], 0)["spec"]["podFailurePolicy"]["rules"]
+    return str(rules[0]["action"])
+
+
+@pytest.mark.parametrize(
+    ("bound", "option", "action"),
+    [
+        (None, "retry", "Ignore"),
+        (None, "fail", "FailJob"),
+        (0, "retry", "FailJob"),
+        (2, "retry", "FailJob"),
+        (2, "fail", "FailJob"),
+    ],
+)
+def test_a_job_of_kubernetes_fails_at_a_disruption_that_must_be_counted(bound, option, action) -> None:
+    assert kubernetes_rule(role(max_disruptions=bound), on_disruption=option) == action
+
+
+def test_kubernetes_refuses_a_bound_next_to_retries_of_replicas() -> None:
+    with pytest.raises(UnsupportedError, match=r"role 'trainer': max_disruptions restarts the whole app"):
+        kubernetes_rule(role(max_disruptions=1, max_retries=1, retry_policy="REPLICA"))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "option", "requeue", "bound"),
+    [
+        ([None, None], "fail", "0", "''"),
+        ([None, None], "retry", "1", "''"),
+        ([None, 2], "fail", "1", "2"),
+        ([3, 2], "fail", "1", "2"),
+        ([3, 0], "retry", "0", "0"),
+    ],
+)
+def test_slurm_puts_the_job_back_as_often_as_each_role_allows(bounds, option, requeue, bound) -> None:
+    roles = [role(f"r{n}", max_disruptions=each) for n, each in enumerate(bounds)]
+    request = slurm(AppDef("x", roles), SlurmOpts(on_disruption=option), "app-1", {})
+    plan = app_files(request, "i")["plan"]
+
+    assert f"\nlaunch_requeue={requeue}\n" in plan
+    assert f"\nlaunch_max_disruptions={bound}\n" in plan
+    assert ("--requeue" in request.components[0]) is (requeue == "1")
+
+
+@pytest.mark.parametrize(
+    ("bound", "option", "words"),
+    [(1, "fail", r"role 'a': max_disruptions is not offered"), (None, "retry", r"option on_disruption='retry' is not")],
+)
+def test_slurm_refuses_restarts_of_a_heterogeneous_job(bound, option, words) -> None:
+    """After the loss of a node only its component is put back, and the app has failed."""
+    other = role("b")
+    other.resource = Resource(2, 0, 64)
+    app = AppDef("x", [role("a", max_disruptions=bound), other])
+    with pytest.raises(UnsupportedError, match=words):
+        slurm(app, SlurmOpts(on_disruption=option), "app-1", {})
+
+
+@pytest.mark.parametrize(("bound", "attempts", "rules"), [(None, 10, 2), (0, 1, 0), (1, 2, 2), (9, 10, 2)])
+def test_aws_batch_has_an_attempt_for_each_loss_of_a_host(bound, attempts, rules) -> None:
+    request = aws_batch(AppDef("x", [role(max_disruptions=bound)]), AwsBatchOpts(queue="q"), "app-1", {})
+    strategy = request.definition(0, 0)["retryStrategy"]
+
+    assert (strategy["attempts"], len(strategy.get("evaluateOnExit", []))) == (attempts, rules)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"max_disruptions": 10}, "more than the 9"),
+        ({"max_disruptions": 1, "max_retries": 1}, "max_retries=1 is not offered by 'aws_batch'"),
+    ],
+)
+def test_aws_batch_refuses_a_bound_that_it_cannot_count(how, words) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        aws_batch(AppDef("x", [role(**how)]), AwsBatchOpts(queue="q"), "app-1", {})
+
+
+def test_a_bound_is_part_of_the_app_only_if_it_is_set() -> None:
+    """Apps that run keep their hash when the launcher is upgraded."""
+    hashes = [spec_hash(AppDef("x", [role(max_disruptions=bound)]), {}) for bound in (None, 0, 1)]
+
+    assert len({*hashes}) == 3
+    assert "max_disruptions" not in app_to_dict(AppDef("x", [role()]))["roles"][0]

@@ -153,3 +153,35 @@ def test_a_lost_node_restarts_the_app_if_requested(make_own_cluster) -> None:
 
     assert found.state is AppState.SUCCEEDED
     assert [*place.scheduler.log_iter(app_id, "main")] == ["run 0\n", "run 1\n"]
+
+
+def test_the_disruptions_that_a_role_allows_are_counted(make_own_cluster) -> None:
+    """After the last one Slurm gives the job up, instead of putting it back into the queue once more."""
+    place = make_own_cluster()
+    app_id = place.start(place.sh("echo run $LAUNCH_ATTEMPT; exec sleep 300", max_disruptions=1))
+    for attempt in range(2):
+        place.written(app_id, f"run {attempt}")
+        node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
+        place.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        resume_nodes(place.cluster)
+    found = place.end(app_id)
+
+    assert (found.state, found.msg) == (AppState.FAILED, "disrupted: a node was lost")
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["run 0\n", "run 1\n"]
+
+
+def test_a_job_that_slurm_restarts_once_too_often_ends_at_its_start(make_own_cluster) -> None:
+    """An administrator may set the job's option again, and the controller may not answer when the job clears it."""
+    place = make_own_cluster()
+    app_id = place.start(place.sh("echo run $LAUNCH_ATTEMPT; exec sleep 300", max_disruptions=1))
+    for attempt in range(2):
+        place.written(app_id, f"run {attempt}")
+        job = place.cluster.run("squeue", "-h", "-o", "%i").split()[0]
+        place.cluster.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+        node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
+        place.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        resume_nodes(place.cluster)
+    found = place.end(app_id)
+
+    assert (found.state, found.msg) == (AppState.FAILED, "disrupted: more often than max_disruptions allows")
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["run 0\n", "run 1\n"]

@@ -34,6 +34,7 @@ def test_the_order_of_fields_is_that_of_torchx():
         # Ours, after those of TorchX.
         "service",
         "torch_env",
+        "max_disruptions",
     ]
     assert [field.name for field in dataclasses.fields(AppDef)] == ["name", "roles", "metadata"]
 

@@ -28,6 +28,10 @@ OURS = "launch: "
 NO_END = ReplicaEnd()
 
 
+HOST_LOST = "Host EC2"
+"""The reason of a lost host starts with this: https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html"""
+
+
 @dataclass(frozen=True)
 class AttemptLog:
     """The log stream of one attempt."""
@@ -112,8 +116,8 @@ def stopped_outside(job: Mapping[str, Any]) -> str:
 def _end_of(container: Mapping[str, Any], status_reason: str, outside: str = "") -> ReplicaEnd:
     """Return how an attempt has ended, according to its container and the reason of its job."""
     code, reason = container.get("exitCode"), container.get("reason") or ""
-    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host starts with this.
-    is_host_lost = status_reason.startswith("Host EC2")
+    # A program that ends in time after the warning has an exit code, too.
+    lost = status_reason if status_reason.startswith(HOST_LOST) else ""
     status_reason = "" if status_reason.startswith(OURS) or code is not None else status_reason
     return ReplicaEnd(
         code,
@@ -121,8 +125,8 @@ def _end_of(container: Mapping[str, Any], status_reason: str, outside: str = "")
         out_of_memory=reason.startswith("OutOfMemory"),
         outside=outside,
         start_error=reason if code is None and reason.startswith("Cannot") else "",
-        preempted=status_reason if is_host_lost else "",
-        note=reason or ("" if is_host_lost else status_reason),
+        preempted=lost,
+        note=reason or ("" if lost else status_reason),
     )
 
 

@@ -44,11 +44,29 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
                 f"role {role.name!r}: max_retries={role.max_retries} is more than the {_RETRIES} that 'aws_batch' "
                 f"counts for one job; lower it, or use retries of the task"
             )
+        _refuse_disruptions(role, layout)
         if opts.platform == "FARGATE":
             _refuse_fargate(role, opts)
     _refuse_result(app, opts)
     if opts.working_dir and not opts.shell:
         raise InvalidAppError("option working_dir needs `sh`, and option shell is False; leave one of them out")
+
+
+def _refuse_disruptions(role: Role, layout: str) -> None:
+    """Refuse a bound that Batch cannot count: it counts the attempts of a job, whatever ended them."""
+    if not role.max_disruptions or layout == "multi-node":
+        return
+    what = f"role {role.name!r}: max_disruptions={role.max_disruptions}"
+    if role.max_retries:
+        raise UnsupportedError(
+            f"{what} with max_retries={role.max_retries} is not offered by 'aws_batch', which counts the attempts of "
+            f"a job, whatever ended them; leave one of them out"
+        )
+    if role.max_disruptions > _RETRIES:
+        raise UnsupportedError(
+            f"{what} is more than the {_RETRIES} that 'aws_batch' counts for one job; lower it, or use retries of the "
+            f"task"
+        )
 
 
 def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:

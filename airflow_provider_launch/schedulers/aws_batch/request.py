@@ -107,7 +107,15 @@ class AwsBatchRequest:
     @property
     def resubmits(self) -> bool:
         """Whether observers submit another job after a failure."""
-        return self.layout == "multi-node" and any(role.max_retries for role in self.app_def.roles)
+        return self.layout == "multi-node" and (
+            self.max_disruptions > 0 or any(role.max_retries for role in self.app_def.roles)
+        )
+
+    @property
+    def max_disruptions(self) -> int:
+        """Losses of hosts after which the app restarts without a charge; the lowest bound of the roles."""
+        bounds = [role.max_disruptions for role in self.app_def.roles if role.max_disruptions is not None]
+        return min(bounds, default=0)
 
     def definition(self, attempt: int, submitted_at: int, *, cancelled: bool = False) -> dict[str, Any]:
         """Return the arguments of RegisterJobDefinition for an attempt of the app."""
@@ -292,8 +300,9 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
 
 
 def _retries(role: Role) -> dict[str, Any]:
-    if role.max_retries:
+    if role.max_retries or role.max_disruptions == 0:
         return {"attempts": role.max_retries + 1}
     # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host starts with this.
     rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
-    return {"attempts": _HOST_LOSSES, "evaluateOnExit": rules}
+    attempts = _HOST_LOSSES if role.max_disruptions is None else role.max_disruptions + 1
+    return {"attempts": attempts, "evaluateOnExit": rules}

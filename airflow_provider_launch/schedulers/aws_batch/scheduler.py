@@ -37,7 +37,14 @@ from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnect
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
-from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
+from airflow_provider_launch.schedulers.aws_batch.status import (
+    CANCELLED,
+    Action,
+    Decision,
+    decide,
+    response_from,
+    was_disrupted,
+)
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -72,6 +79,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     app_id_pattern = APP_ID
     app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', not starting with '-'"
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.DISRUPTION_RETRY,
         Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
@@ -154,7 +162,11 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return self._without_job(cached)
         job = cached.jobs[cached.attempt]
         replicas = cached.replicas(cached.attempt)
-        found = decide(cached.request, cached.attempt, job, replicas, self.aws.now(), cancelled=cached.cancelled)
+        earlier = [n for n in range(cached.attempt) if n in cached.jobs] if cached.request.max_disruptions else []
+        found = decide(
+            cached.request, cached.attempt, job, replicas, self.aws.now(), cancelled=cached.cancelled,
+            disrupted=sum(was_disrupted(cached.jobs[n], cached.replicas(n)) for n in earlier),
+        )  # fmt: skip
         if found.state is AppState.PENDING and found.msg == NONE:
             found.msg = self._queues.reason(cached.request.queue, job) or NONE
         return found

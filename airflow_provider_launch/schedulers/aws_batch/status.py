@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers._kit.endings import (
     failure_message,
     services_message,
 )
-from airflow_provider_launch.schedulers.aws_batch.jobs import OURS, Replica, has_ended, stopped_outside
+from airflow_provider_launch.schedulers.aws_batch.jobs import HOST_LOST, OURS, Replica, has_ended, stopped_outside
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
@@ -61,7 +61,7 @@ class Decision:
 
 def decide(
     request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], now: float, *,
-    cancelled: bool,
+    cancelled: bool, disrupted: int = 0,
 ) -> Decision:  # fmt: skip
     """Return the state of the app and the next step.
 
@@ -72,9 +72,10 @@ def decide(
         replicas: the replicas, in the order of `request.replica_keys`.
         now: epoch seconds by AWS's clock.
         cancelled: whether the record is marked as cancelled.
+        disrupted: number of earlier attempts that a disruption ended.
     """
     if has_ended(job):
-        return _ended(request, attempt, job, replicas, cancelled=cancelled)
+        return _ended(request, attempt, job, replicas, cancelled=cancelled, disrupted=disrupted)
     began = attempt > 0 or any(one.phase is not Phase.WAITING or one.restarts for one in replicas)
     found = Decision(AppState.RUNNING if began else AppState.PENDING, replicas=replicas)
     # A retry of a started app may wait too. The job of an array has another state while its children wait.
@@ -97,8 +98,9 @@ def decide(
 
 
 def _ended(  # noqa: PLR0911 - a table of ends, one return for each
-    request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], *, cancelled: bool
-) -> Decision:
+    request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], *, cancelled: bool,
+    disrupted: int,
+) -> Decision:  # fmt: skip
     reason = job.get("statusReason") or ""
     if job["status"] == "SUCCEEDED":
         return _succeeded(request, attempt, replicas)
@@ -123,11 +125,32 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     replicas[culprit].phase = Phase.FAILED
     text = _failure(request, culprit, replicas[culprit], attempt)
     found = Decision(AppState.FAILED, text, culprit=culprit, replicas=replicas)
-    if request.resubmits and _retries_left(request, culprit, attempt):
+    if request.resubmits and (
+        _restarts_after_loss(request, job, replicas, disrupted) or _retries_left(request, culprit, attempt - disrupted)
+    ):
         if cancelled:
             return Decision(AppState.CANCELLED, replicas=replicas)
         found.state, found.action = AppState.RUNNING, Action.RESUBMIT
     return found
+
+
+def was_disrupted(job: Mapping[str, Any], replicas: Sequence[Replica]) -> bool:
+    """Return whether the attempt of a multi-node job ended because a host was lost.
+
+    Other nodes fail when they lose a peer, and AWS may report that earlier than the loss of the host.
+    """
+    reason = job.get("statusReason") or ""
+    named = _CULPRIT.match(reason)
+    text = named[2] if named else reason
+    is_named = text.startswith(HOST_LOST) or (named is not None and f"preempted ({HOST_LOST}" in text)
+    return is_named or any(one.end.preempted for one in replicas)
+
+
+def _restarts_after_loss(
+    request: AwsBatchRequest, job: Mapping[str, Any], replicas: Sequence[Replica], disrupted: int
+) -> bool:
+    """Return whether the attempt ended by a disruption that is not charged."""
+    return disrupted < request.max_disruptions and was_disrupted(job, replicas)
 
 
 def _named(number: str, count: int) -> int | None:

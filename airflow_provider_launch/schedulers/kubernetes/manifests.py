@@ -86,8 +86,9 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         "podFailurePolicy": {
             "rules": [
                 {
-                    # A group restarts as a whole; Kueue marks a lost quota with TerminationTarget.
-                    "action": "Ignore" if request.on_disruption == "retry" and not request.is_group else "FailJob",
+                    # A group restarts as a whole; Kueue marks a lost quota with TerminationTarget. With a bound the
+                    # app restarts as a whole, too: a Job would replace its pods without a bound.
+                    "action": "Ignore" if _replaces_disrupted(request, role) else "FailJob",
                     "onPodConditions": [{"type": kind, "status": "True"}],
                 }
                 for kind in ("DisruptionTarget", *(["TerminationTarget"] if request.is_group else []))
@@ -222,6 +223,10 @@ def _keep_last_lines(pod: Mapping[str, Any]) -> None:
 # ---- parts of a body -------------------------------------------------------------------------------------------------
 
 
+def _replaces_disrupted(request: KubernetesRequest, role: KubernetesRole) -> bool:
+    return request.on_disruption == "retry" and not request.is_group and role.max_disruptions is None
+
+
 def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, str]:
     return {
         Label.MANAGED: "true",
@@ -247,6 +252,7 @@ def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], di
 def plan_text(request: KubernetesRequest) -> str:
     """Return the plan, which each Job stores: roles, retries and limits as JSON."""
     services = [role.slug for role, given in zip(request.roles, request.app_def.roles, strict=True) if given.service]
+    disruptions = {role.slug: role.max_disruptions for role in request.roles if role.max_disruptions is not None}
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
@@ -256,6 +262,7 @@ def plan_text(request: KubernetesRequest) -> str:
         **({"fails_on_disruption": True} if request.on_disruption == "fail" else {}),
         "leader": request.success_policy == "leader",
         **({"services": services} if services else {}),
+        **({"max_disruptions": disruptions} if disruptions else {}),
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
         **({"sidecar_grace_s": request.sidecar_grace_s} if request.sidecar_grace_s != SIDECAR_GRACE_S else {}),
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),

@@ -230,6 +230,8 @@ class App:
     record: AppRecord | None = None
     damage: str = ""
     """Why one of its Jobs cannot be read; empty if all can."""
+    disrupted: frozenset[str] = frozenset()
+    """Slugs of the roles with a disrupted pod in the current attempt, as far as its pods were read."""
 
     @property
     def attempt(self) -> int:

@@ -25,7 +25,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
 from airflow_provider_launch.schedulers.kubernetes.removals import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
-from airflow_provider_launch.schedulers.retry import reconcile
+from airflow_provider_launch.schedulers.retry import Phase, reconcile
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
@@ -195,11 +195,20 @@ class Observer:
                 return None, now
             plan = self._catalog.plan(app_id)
             assessment = assess(app, plan, now, submitted=submitted)
+            if plan.max_disruptions and Phase.FAILED in assessment.phases.values():
+                app.disrupted = self._disrupted(app, assessment)
+                assessment = assess(app, plan, now, submitted=submitted)
             # Another observer may have started an attempt between the two requests. A Job is lost only if it is
             # missing although an earlier read of the record already named it.
             if assessment.state is not AppState.UNKNOWN or app.record.committed == missed:
                 return (app, plan, assessment), now
             missed = app.record.committed
+
+    def _disrupted(self, app: App, assessment: Assessment) -> frozenset[str]:
+        """Return the roles of the current attempt with a disrupted pod, also if the pod has not ended yet."""
+        self._catalog.read_pods([(app, assessment)])
+        pods = self._catalog.of(app.app_id).pods
+        return frozenset(pod.role for pod in pods if pod.app_attempt == app.attempt and pod.disruption)
 
     def _act(self, app: App, plan: Plan, assessment: Assessment, request: KubernetesRequest | None, now: float) -> bool:
         """Do one step; return whether to continue with another."""

@@ -115,9 +115,9 @@ class _RunOpts(StructuredOpts):
     the replica is attempted again; if a queue admits the app as one, the whole app is."""
 
     success_policy: Literal["all", "leader"] = "all"
-    """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then
-    removes the other replicas of its role, with their logs; followers of the app stop the other roles. A replica that
-    fails before the leader has ended fails the app."""
+    """When the app has succeeded: when all roles that are not services have, or when replica 0 of the first role has.
+    `leader` is short for `service=True` in all roles but the first; Kubernetes also removes the other replicas of the
+    first role, with their logs. A replica that fails before the leader has ended fails the app."""
 
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""

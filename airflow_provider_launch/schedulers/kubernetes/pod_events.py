@@ -137,7 +137,8 @@ def _of_pod(pod: Pod, plan: Plan) -> Iterator[str]:
     if pod.disruption and not pod.over:
         yield f"is preempted ({pod.disruption})"
     elif pod.disruption:
-        yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and will restart'}"
+        fails = plan.fails_on_disruption or pod.role in plan.max_disruptions
+        yield f"was preempted ({pod.disruption}){'' if fails else ', and will restart'}"
     elif pod.disruptions:
         again = "has restarted" if pod.has_started else "waits to restart"
         wait = "" if pod.has_started or not pod.reason else f": {pod.reason}"

@@ -111,7 +111,7 @@ class _Assessor:
         if self.record.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
-            end = [(job, LEADER) for job in live if self.plan.leader or job.role in self.services]
+            end = [(job, LEADER) for job in live if self.plan.decides(job.role) or job.role in self.services]
             msg = self._services_text(is_over=not end) if self.services else NONE
             return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, msg, phases=phases, end=end)
         if self.record.cancelled:
@@ -177,16 +177,29 @@ class _Assessor:
         return decision
 
     def _disrupted(self, phases: dict[str, Phase]) -> ReplicaAttempt | None:
-        """Return the Job whose disruption restarts a group; None without a disruption, or if a program has failed."""
+        """Return the Job whose disruption restarts the app without a charge; None if there is none.
+
+        With a bound other failures are consequences: processes of a training fail when they lose a peer, often before
+        the pod of that peer has ended. Without a bound a program must not fail for ever next to disruptions.
+        """
+        assert self.record is not None
+        failed = [slug for slug, phase in phases.items() if phase is Phase.FAILED]
+        bounds = self.plan.max_disruptions
+        lost = [s for s in bounds if s in self.app.disrupted or (s in failed and self.members[s].disrupted)]
+        if failed and lost:
+            # A role with the bound of all its restarts used up must not restart once more.
+            allowed = min(bounds[slug] for slug in lost)
+            return ReplicaAttempt(lost[0], 0, 0, Phase.FAILED) if self.record.disrupted < allowed else None
         if self.plan.group != "retry":
             return None
-        failed = [slug for slug, phase in phases.items() if phase is Phase.FAILED]
         if not failed or not all(self.members[slug].disrupted for slug in failed):
             return None
         return ReplicaAttempt(failed[0], 0, 0, Phase.FAILED, 0.0)
 
     def _services_text(self, *, is_over: bool) -> str:
         waited_for = {role.name: role.num_replicas for role in self.plan.roles if role.slug not in self.services}
+        if self.plan.leader and self.plan.roles[0].num_replicas > 1:
+            waited_for = {f"{self.plan.roles[0].name}/0": 1}
         return services_message(
             waited_for, [role.name for role in self.plan.roles if role.slug in self.services], is_over=is_over
         )

@@ -37,6 +37,8 @@ class PlannedRole:
     slug: str
     num_replicas: int
     policy: RolePolicy
+    max_disruptions: int | None = None
+    """Restarts of the app after disruptions of this role. None: the other fields of the plan decide."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Plan:
     queue: bool
     """Whether a queue releases and suspends the Job."""
     leader: bool = False
-    """Whether the app ends with replica 0 of the first role."""
+    """Whether the first role ends with its replica 0; all other roles are services."""
     ttl_s: int | None = None
     """Seconds that the Jobs stay after the end of the app. None means for ever, or by their own TTL."""
     group: str | None = None
@@ -79,7 +81,15 @@ class Plan:
     @property
     def restarts(self) -> bool:
         """Whether a failure may restart the app."""
-        return any(role.policy.policy == "APPLICATION" and role.policy.max_retries for role in self.roles)
+        return any(
+            role.max_disruptions or (role.policy.policy == "APPLICATION" and role.policy.max_retries)
+            for role in self.roles
+        )
+
+    @property
+    def max_disruptions(self) -> dict[str, int]:
+        """Slug of each role with a bound to that bound."""
+        return {role.slug: role.max_disruptions for role in self.roles if role.max_disruptions is not None}
 
 
 @dataclass(frozen=True)
@@ -161,9 +171,20 @@ def plan_in(text: str) -> Plan:
     """Parse the annotation of a plan; raises one of `UNREADABLE` if it is malformed."""
     document = _Document(parse_json(text, _MAX_TEXT))
     services = document.of("services", list, [])
+    # With a leader all roles but the first are services.
+    leader = document.of("leader", bool, default=False)
+    bounds = document.of("max_disruptions", dict, {})
+    if not all(type(bound) is int for bound in bounds.values()):
+        raise UntrustedError("the plan has max_disruptions that are not integers")
     roles = tuple(
-        PlannedRole(str(name), str(slug), int(count), _policy(policy, retries, slug in services))
-        for name, slug, count, policy, retries in document["roles"]
+        PlannedRole(
+            str(name),
+            str(slug),
+            int(count),
+            _policy(policy, retries, slug in services or (leader and at > 0)),
+            bounds.get(slug),
+        )
+        for at, (name, slug, count, policy, retries) in enumerate(document["roles"])
     )
     if not roles:
         raise UntrustedError("the plan has no roles")
@@ -179,7 +200,7 @@ def plan_in(text: str) -> Plan:
         document.of("time_limit_s", (int, float, type(None))),
         document.of("grace_s", int),
         document.of("queue", bool),
-        document.of("leader", bool, default=False),
+        leader,
         document.of("ttl_s", (int, type(None)), None),
         document.of("group", (str, type(None)), None),
         document.of("sidecar_grace_s", (int, float), SIDECAR_GRACE_S),

@@ -69,6 +69,8 @@ class KubernetesRole(RoleRequest):
     """The spec of the pod without its container."""
     overlays: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Kind to the patch of its object."""
+    max_disruptions: int | None = None
+    """Restarts of the app after disruptions of this role that are not charged. None: option `on_disruption` decides."""
 
 
 @dataclass
@@ -114,7 +116,10 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     @property
     def restarts(self) -> bool:
         """Whether a failure may restart the app."""
-        return any(role.policy == RetryPolicy.APPLICATION.value and role.max_retries for role in self.roles)
+        return any(
+            role.max_disruptions or (role.policy == RetryPolicy.APPLICATION.value and role.max_retries)
+            for role in self.roles
+        )
 
 
 def packed(request: KubernetesRequest) -> str:
@@ -189,6 +194,11 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
     """
     refuse_equal_port_variables(app)
+    if opts.success_policy == "leader" and app.roles[0].service:
+        raise InvalidAppError(
+            f"role {app.roles[0].name!r} is a service, but with option success_policy='leader' the app ends with its "
+            f"replica 0; leave one of them out"
+        )
     overlay = checked_overlay(opts.overlay or {})
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
@@ -205,6 +215,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
                 container=merged(_container(role, opts), overlay.get("container", {})),
                 pod=merged(_pod(role, opts), overlay.get("pod", {})),
                 overlays=overlays_of(role, "kubernetes", OVERLAY_KINDS),
+                max_disruptions=role.max_disruptions,
             )
         )
     request = KubernetesRequest(
@@ -363,6 +374,12 @@ def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
 
 
 def _refuse_unsupported(role: Role) -> None:
+    if role.max_disruptions and role.max_retries and RetryPolicy(role.retry_policy) is RetryPolicy.REPLICA:
+        raise UnsupportedError(
+            f"role {role.name!r}: max_disruptions restarts the whole app on 'kubernetes', which does not fit "
+            f"retry_policy REPLICA; use APPLICATION, or leave max_disruptions out, so that disruptions restart only "
+            f"the replica, without a bound"
+        )
     for name in role.env:
         if not (name.isascii() and name.isprintable()):
             raise InvalidAppError(

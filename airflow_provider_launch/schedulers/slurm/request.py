@@ -102,7 +102,10 @@ class SlurmRequest(AppRequest[SlurmRole]):
     signal: str
     signal_s: float | None
     requeue: bool
+    """Whether Slurm puts the job back into its queue after a disruption."""
     login_shell: bool
+    max_disruptions: int | None = None
+    """Disruptions after which Slurm may put the job back. None: each one, if `requeue`."""
     workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
     """Name of a directory of the app to the files that are copied there at submission."""
 
@@ -130,13 +133,20 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     for role in app.roles:
         _refuse_unusable(role, opts)
     workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
+    # Slurm restarts all roles together, so the lowest bound holds.
+    bounds = [role.max_disruptions for role in app.roles if role.max_disruptions is not None]
+    max_disruptions = min(bounds, default=None)
+    requeue = opts.on_disruption == "retry" if max_disruptions is None else max_disruptions > 0
     groups = _components(app.roles, by_image=opts.container == "pyxis")
+    if requeue and len(groups) > 1:
+        _refuse_requeue(app, opts)
     components, steps = [], []
     for number, members in enumerate(groups):
         needs = _needs(app.roles[members[0]], sum(app.roles[at].num_replicas for at in members), opts)
         # Components need different names: jobs with the same name wait for each other, by `singleton`.
         name = app_id if number == 0 else f"{app_id}+{number}"
-        components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *_limits(opts)], opts.overlay))
+        limits = _limits(opts, requeue=requeue)
+        components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *limits], opts.overlay))
         step = [*applied_to_step([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
         step += _container(app.roles[members[0]], opts)
         steps.append([f"--het-group={number}", *step] if len(groups) > 1 else step)
@@ -158,7 +168,8 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         grace_s=opts.grace_s,
         signal=opts.signal,
         signal_s=opts.signal_s,
-        requeue=opts.on_disruption == "retry",
+        requeue=requeue,
+        max_disruptions=max_disruptions,
         login_shell=bool(opts.setup),
         workspaces=dict(workspaces.values()),
     )
@@ -268,8 +279,8 @@ def _placement(opts: SlurmOpts) -> list[str]:
     return [*options, "--exclusive"] if opts.exclusive else options
 
 
-def _limits(opts: SlurmOpts) -> list[str]:
-    limits = ["--requeue" if opts.on_disruption == "retry" else "--no-requeue"]
+def _limits(opts: SlurmOpts, *, requeue: bool) -> list[str]:
+    limits = ["--requeue" if requeue else "--no-requeue"]
     if opts.time_limit_s is not None:
         # A fallback after our own limit, rounded up because Slurm counts minutes.
         limits.append(f"--time={math.ceil((opts.time_limit_s + opts.grace_s) / 60) + 1}")
@@ -323,6 +334,17 @@ def _refuse_mixed_retries(app: AppDef) -> None:
     if len(policies) > 1:
         named = " and ".join(f"role {name!r} has {policy.value}" for policy, name in policies.items())
         raise UnsupportedError(f"'slurm' has one retry policy per app, but {named}; give all roles the same")
+
+
+def _refuse_requeue(app: AppDef, opts: SlurmOpts) -> None:
+    """Refuse restarts of a heterogeneous job: Slurm puts only the component with the lost node back into its queue."""
+    bounded = [role.name for role in app.roles if role.max_disruptions]
+    what = f"role {bounded[0]!r}: max_disruptions" if bounded else "option on_disruption='retry'"
+    same = "resource and image" if opts.container == "pyxis" else "resource"
+    raise UnsupportedError(
+        f"{what} is not offered by 'slurm' for roles that differ in their {same}, because Slurm puts back only one "
+        f"component of a heterogeneous job; give all roles the same {same}, or leave it out"
+    )
 
 
 def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:

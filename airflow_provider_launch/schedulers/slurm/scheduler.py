@@ -76,6 +76,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         "replicas see the files of their node, and containers those of option container_mounts: leave them out",
     )
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
+        Capability.DISRUPTION_RETRY,
         Capability.STREAMS,
         Capability.TIME_FILTER,
         Capability.WORKSPACE,

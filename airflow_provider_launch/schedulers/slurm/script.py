@@ -115,6 +115,7 @@ def _plan(request: SlurmRequest) -> str:
         "warn_s": "" if request.signal_s is None else str(math.ceil(request.signal_s)),
         "signal": request.signal,
         "requeue": str(int(request.requeue)),
+        "max_disruptions": "" if request.max_disruptions is None else str(request.max_disruptions),
         "login": "--login" if request.login_shell else "",
         "order": " ".join(map(str, request.order)),
         "ports": " ".join(f"{name}={port}" for name, port in request.ports.items()),

@@ -51,6 +51,7 @@ _OURS = {
     "limit": "time limit reached",
     "TimeLimit": "time limit of its job reached",
     "NodeDown": "disrupted: a node was lost",
+    "disruptions": "disrupted: more often than max_disruptions allows",
     "nostart": "Slurm could not start any replica; job.log in its directory shows why",
     "dropped": "disrupted: Slurm has dropped its job",
     "lost": "disrupted: Slurm has lost its job",

@@ -125,6 +125,7 @@ class IgnoresFailuresOfServices(_ChangesReports):
 @caught_by(
     "test_services_are_refused_where_they_are_not_stopped",
     "test_torch_variables_are_refused_where_they_cannot_be_filled_in",
+    "test_a_bound_of_disruptions_is_refused_where_they_look_like_failures",
     "test_elastic_roles_are_refused_where_all_replicas_are_needed",
 )
 class TakesWhatItCannotDo(Threads):

@@ -79,6 +79,19 @@ is_current() { # whether Slurm still runs this start of the job; true if the con
 # Slurm has put the job back into its queue while this node was unreachable, and it has started again.
 is_replaced() { ls run >/dev/null; [ -e "run/$((attempt + 1))" ]; }
 
+# The last disruption that the roles allow was the one before this start: Slurm must not put the job back once more.
+# If that cannot be set, the job ends at its next start. True if this start is one too many.
+is_disrupted_too_often() {
+    local tries=0
+    [ "$launch_requeue" = 1 ] && [ "$launch_max_disruptions" ] || return
+    [ "${SLURM_RESTART_COUNT:-0}" -ge "$launch_max_disruptions" ] || return
+    while [ $((tries += 1)) -le 3 ]; do
+        timeout 5 scontrol update "JobId=$SLURM_JOB_ID" Requeue=0 && { launch_requeue=0; break; }
+        sleep 1
+    done
+    [ "${SLURM_RESTART_COUNT:-0}" -gt "$launch_max_disruptions" ]
+}
+
 await_last_attempt() { # its programs may run on a node that Slurm considers lost, until they notice this attempt
     local until=$((SECONDS + launch_check_s + launch_grace_ms / 1000 + 5))
     while [ "$SECONDS" -lt "$until" ] && ! is_stopped; do
@@ -169,6 +182,7 @@ trap 'signalled=1' TERM
 # Job ids are reused after a crash of the controller, a nonce is not. A requeued job finds its own claim.
 ln -s "$1" claim 2>/dev/null
 [ "$(readlink claim)" = "$1" ] || exit 78
+is_disrupted_too_often && end FAILED,disruptions
 in_background watch_clock
 last=$(ls run | sort -n | tail -n 1) # the last attempt before the job was put back into the queue
 while :; do
