@@ -83,7 +83,7 @@ class LaunchHook(BaseHook):
         # A URI swaps `_` and `-`; both spell one type.
         name = str(conn_type).replace("-", "_")
         types = {} if name in HOOKS else plugin_types()
-        # The type of a plug-in needs no class of its own here: its options say all.
+        # The type of a plug-in needs no hook of its own here, because its options are enough.
         path = HOOKS.get(name) or (HOOKS[LaunchHook.conn_type] if name in types else None)
         if path is None:
             raise InvalidAppError(

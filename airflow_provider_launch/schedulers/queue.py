@@ -66,7 +66,7 @@ class JobState(enum.Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the queue reports about one job."""
+    """The report of the queue about one job."""
 
     state: JobState
     message: str = ""
@@ -208,7 +208,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
     def forget_job(self, job_id: str) -> None:
         """Remove an ended job from the list of the queue, if it keeps ended jobs; called before the app is removed.
 
-        A scheduler that overrides this waits in `delete` for the end of the job.
+        Do nothing if the queue does not list it, because another process may have been faster. A scheduler that overrides this waits in `delete` for the end of the job.
         """
 
     # ---- submit ----------------------------------------------------------------------------------------------

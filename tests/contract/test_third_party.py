@@ -11,7 +11,7 @@ from tests.support.threads_engine import ThreadsEngine
 
 
 class TestThreads(SchedulerContract):
-    factory = "tests.support.threads_scheduler:create_scheduler"
+    factory = "airflow_provider_launch.testing.example_scheduler:create_scheduler"
     many = often(50, 200)
     endless = 1_000_000  # the minimum for a plug-in, which stores lines unchanged
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})

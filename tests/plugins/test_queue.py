@@ -1,4 +1,4 @@
-"""What the base of queues adds to the supervisor: jobs that wait, are ended by others, or vanish; on task spooler."""
+"""Jobs that wait, are ended by users of the queue, or vanish; on task spooler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def until_state(scheduler: QueueScheduler, app_id: str, state: AppState):
         time.sleep(0.05)
 
 
-def test_an_app_waits_for_its_turn_and_says_so(scheduler) -> None:
+def test_an_app_waits_for_its_turn_with_a_message(scheduler) -> None:
     first = launch(scheduler, "sleep 60")
     until_state(scheduler, first, AppState.RUNNING)
     second = launch(scheduler, "true")
@@ -198,6 +198,6 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "error", "text"), COMMANDS, ids=["missing", "refused", "down", "slow"])
-def test_errors_of_commands_say_who_must_act(command, error, text) -> None:
+def test_errors_of_commands_are_those_of_the_launcher(command, error, text) -> None:
     with pytest.raises(error, match=text):
         run_command(command, timeout_s=0.3, unavailable=["is down"])

@@ -15,9 +15,9 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._base import until
+from airflow_provider_launch.testing.example_scheduler import _APP_ID, AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.contract.broken.running import ChangesReplicas, ChangesWhatIsTold
-from tests.support.threads_scheduler import _APP_ID, AppThread
 
 # ---- gang ----------------------------------------------------------------------------------------------------
 

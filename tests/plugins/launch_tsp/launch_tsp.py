@@ -65,16 +65,21 @@ class TspScheduler(QueueScheduler):
         return found
 
     def end_job(self, job_id: str) -> None:
+        if not self._removed(job_id):
+            self._tsp("-k", job_id)  # it has just started
+
+    def forget_job(self, job_id: str) -> None:
+        self._removed(job_id)
+
+    def _removed(self, job_id: str) -> bool:
+        """Remove a job that does not run; return whether the queue does not list it any more."""
         self._refuse_no_server()
         try:
             self._tsp("-r", job_id)
         except SchedulerRejectedError:
-            # It has just started, has ended, or the queue does not list it.
-            if job_id in self.job_statuses([job_id]):
-                self._tsp("-k", job_id)
-
-    def forget_job(self, job_id: str) -> None:
-        self._tsp("-r", job_id)
+            # It runs, or another process was faster.
+            return job_id not in self.job_statuses([job_id])
+        return True
 
     def _tsp(self, *args: str, **env: str) -> str:
         return run_command(["tsp", *args], env={"TS_SOCKET": self.connection.socket, **env})
