@@ -208,7 +208,8 @@ class QueueScheduler(LocalScheduler, abc.ABC):
     def forget_job(self, job_id: str) -> None:
         """Remove an ended job from the list of the queue, if it keeps ended jobs; called before the app is removed.
 
-        Do nothing if the queue does not list it, because another process may have been faster. A scheduler that overrides this waits in `delete` for the end of the job.
+        Do nothing if the queue does not list it, because another process may have been faster. A scheduler that
+        overrides this waits in `delete` for the end of the job.
         """
 
     # ---- submit ----------------------------------------------------------------------------------------------

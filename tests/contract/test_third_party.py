@@ -16,6 +16,7 @@ class TestThreads(SchedulerContract):
     endless = 1_000_000  # the minimum for a plug-in, which stores lines unchanged
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
     timeout_s = 30
+    option_names = {"time_limit_s": None}  # noqa: RUF012 - as authors write it
     xfail = {  # noqa: RUF012 - as authors write it
         "test_an_app_outlives_the_process_that_launched_it": "the threads that run the app are in that process",
     }
