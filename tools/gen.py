@@ -156,6 +156,32 @@ def _fields(name: str) -> Iterator[str]:
         yield f"| `{field.name}` | {type_} | {shown} | {text} |"
 
 
+def queue_page() -> str:
+    """Return the page about queues with the current files of its plug-in; the rest of it is written by hand."""
+    page = (CHECKOUT / "docs" / "adding-a-queue.md").read_text(encoding="utf-8")
+    return re.sub(
+        r"^(<!-- File (\S+): .*-->\n\n```\w+\n)(?:.*\n)*?(```\n)",
+        lambda found: found[1] + (CHECKOUT / found[2]).read_text(encoding="utf-8") + found[3],
+        page,
+        flags=re.MULTILINE,
+    )
+
+
+EXAMPLE = "airflow_provider_launch/testing/example_scheduler.py"
+
+
+def example_page() -> str:
+    """Return the page with the whole example of a scheduler."""
+    source = (CHECKOUT / EXAMPLE).read_text(encoding="utf-8")
+    parts = [
+        f"<!-- Made by `make gen` from {EXAMPLE}; edit that. -->",
+        "# The example scheduler",
+        "The whole source of the scheduler of [Adding a scheduler](../adding-a-scheduler.md); it is in the wheel.",
+        f"````python\n{source}````",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def demo_text() -> str:
     """Return the text for the word count of the demo: the documentation without code blocks."""
     pages = [(CHECKOUT / "docs" / page).read_text(encoding="utf-8") for page in DOCS]
@@ -311,6 +337,8 @@ def _neighbour(name: str) -> Any:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "docs/adding-a-queue.md": queue_page,
+    "docs/reference/example-scheduler.md": example_page,
     "airflow_provider_launch/provider_info.json": provider_info_document,
     "docs/app.md": app_page,  # before the demo's text, which contains it
     "docs/reference/commands.md": commands_page,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
+from airflow_provider_launch.connections.forms import COMMON_FIELDS, LAUNCH_SECTION, connection_form
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
-from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
 _PACKAGE = "airflow_provider_launch"
 _NAME = "Launch"
@@ -61,7 +60,7 @@ def _type_of(info: BackendInfo) -> dict[str, Any]:
         "connection-type": info.connection_type,
         "hook-class-name": info.hook.replace(":", "."),
         "hook-name": f"{_NAME} ({info.title})",
-        "conn-fields": _form(info.connection_options(), info.launch_options()),
+        "conn-fields": connection_form(info.connection_options(), info.launch_options()),
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
 
@@ -88,105 +87,10 @@ def _plugin_type() -> dict[str, Any]:
                 "description": "cfg: JSON object with default options of each launch. Default: none.",
                 "schema": {"type": ["object", "null"], "section": LAUNCH_SECTION},
             },
+            **COMMON_FIELDS,
         },
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
-
-
-LAUNCH_SECTION = "Defaults of each launch"
-"""The section of the form that is closed; fields without a section, where apps run, are in the open one."""
-
-
-def _form(connection: type[Any], launch: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of the connection form, connection options first; an empty field means unset."""
-    form: dict[str, dict[str, Any]] = {}
-    for cls in (connection, launch):
-        for name, schema in json_schema_fields(cls).items():
-            form[name] = {
-                "label": _label(name),
-                "description": _help(name, schema),
-                "schema": _nullable(schema),
-            }
-            if cls is launch:
-                form[name]["schema"]["section"] = LAUNCH_SECTION
-            if name.endswith(("password", "secret", "secret_access_key", "session_token")):
-                form[name]["schema"]["format"] = "password"
-    return form
-
-
-_UNITS = {"_s": " (seconds)", "_mb": " (MB)"}
-_WORDS = {
-    "arn": "ARN",
-    "aws": "AWS",
-    "ca": "CA",
-    "cpu": "CPU",
-    "cwd": "current directory",
-    "env": "environment",
-    "id": "ID",
-    "ip": "IP",
-    "gpus": "GPUs",
-    "shm": "shared memory",
-    "tls": "TLS",
-    "ttl": "time to live",
-    "url": "URL",
-}
-
-
-def _label(name: str) -> str:
-    unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
-    words = name.removesuffix(unit).replace(".", "_").split("_")
-    plain = " ".join(_WORDS.get(word, word) for word in words) + _UNITS.get(unit, "")
-    return plain[:1].upper() + plain[1:]
-
-
-def _help(name: str, schema: dict[str, Any]) -> str:
-    """Return the help for a form, as plain text: the option, what it does, and its default in words."""
-    text = " ".join(_quoted(str(schema["description"])).split())
-    text = text.replace("None means that ", "Default: ").replace("None means ", "Default: ")
-    ending = "" if "Default:" in text else f" Default: {_in_words(name, schema.get('default'))}."
-    return f"{name}: {text}{ending}"
-
-
-def _quoted(text: str) -> str:
-    """Return the text with code in quotation marks, because the form shows no Markdown."""
-    return re.sub("`([^`]*)`", lambda found: found[1] if '"' in found[1] else f'"{found[1]}"', text)
-
-
-_DEFAULT_UNITS = {"_s": "seconds", "_mb": "MB", "_days": "days"}
-
-
-def _in_words(name: str, value: object) -> str:
-    """Return a default for people: `30 seconds`, `yes`, `none`."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value in (None, "", [], {}):
-        return "none"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
-    if not isinstance(value, (int, float)):
-        return str(value)
-    unit = next((unit for ending, unit in _DEFAULT_UNITS.items() if name.endswith(ending)), "")
-    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}".rstrip()
-
-
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema in the format of Airflow's widgets: one level, with "null" among the types."""
-    flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
-    # `X | None` is an `anyOf` of two; the form supports only a list of types.
-    for choice in schema.get("anyOf", ()):
-        if choice.get("type") != "null":
-            flat.update(choice)
-    kind = flat.get("type", "string")
-    if kind == "boolean" and schema.get("default") is not False:
-        # A switch has only two positions: it would show "off" for an unset option whose default is on.
-        return {"type": ["string", "null"], "enum": ["true", "false", None]}
-    flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
-    if "enum" in flat:
-        flat["enum"] = [*flat["enum"], None]
-    # No default, because the form would store it, and later changes of the default would have no effect.
-    return flat
 
 
 _CONFIG: dict[str, Any] = {

@@ -95,13 +95,15 @@ def _rows(schema: runopts) -> Iterator[dict[str, Any]]:
 def connections(options: argparse.Namespace, output: Output) -> int:
     """List connections, or test them; the exit code is 1 if a test failed."""
     from airflow_provider_launch.connections.launch import CONNECTION_TYPES, LaunchConnection
+    from airflow_provider_launch.connections.plugin_types import plugin_types
     from airflow_provider_launch.connections.probes import probe
     from airflow_provider_launch.connections.sources import definitions, shell_deployment
 
     if options.ids:
         found = [_defined(conn_id) for conn_id in options.ids]
     else:
-        found = [each for each in definitions() if each.conn_type.replace("-", "_") in CONNECTION_TYPES]
+        types = {*CONNECTION_TYPES, *plugin_types()}
+        found = [each for each in definitions() if each.conn_type.replace("-", "_") in types]
     rows: list[dict[str, Any]] = []
     failed = False
     for definition in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ __all__ = [
     "refuse_locked",
     "refuse_standard_fields",
     "split_extras",
+    "typed_plugin_options",
 ]
 
 
@@ -37,6 +39,8 @@ class LaunchOptions:
     """Names of options in `cfg` that tasks cannot change."""
     placeholders: Mapping[str, Any] = field(default_factory=dict)
     """Values by name for settings that steps of pipelines leave to the connection."""
+    max_time_limit_s: float | None = None
+    """Maximum `time_limit_s` of a launch, of a plug-in whose options do not have it; see `common_extras`."""
 
 
 def split_extras(
@@ -70,23 +74,84 @@ def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
     Raises:
         InvalidAppError: an extra is unknown, wrong or missing.
     """
-    known = {"scheduler": str, "params": Mapping, "cfg": Mapping, "locked": list}
-    given = {key: value for key, value in extras.items() if value is not None}
+    known = {"scheduler": str, "params": Mapping, "cfg": Mapping}
+    common, rest = common_extras(extras)
+    given = {key: value for key, value in rest.items() if value is not None}
     for key, value in given.items():
         if key not in known:
             raise InvalidAppError(
-                f"unknown extra {key!r}; there are {', '.join(known)}, and options of the scheduler go into 'cfg'"
+                f"unknown extra {key!r}; there are {', '.join((*known, *_COMMON))}, and options of the scheduler go "
+                f"into 'cfg'"
             )
         if not isinstance(value, known[key]):
-            kind = {"scheduler": "text", "locked": "a list of names"}.get(key, "an object")
+            kind = "text" if key == "scheduler" else "an object"
             raise InvalidAppError(f"extra {key!r} must be {kind}, not {type(value).__name__}")
     if not given.get("scheduler"):
         raise InvalidAppError("the extra 'scheduler' is missing; name a scheduler that a plug-in registers")
-    params = dict(given.get("params", {}))
+    return _options_of(given["scheduler"], dict(given.get("params", {})), dict(given.get("cfg", {})), common)
+
+
+def typed_plugin_options(extras: Mapping[str, Any], scheduler: type[Any]) -> LaunchOptions:
+    """Return the content of a connection whose type a plug-in has registered.
+
+    Args:
+        extras: the extras of the connection.
+        scheduler: the class of its scheduler, with `name`, `connection_type` and `opts_type`.
+
+    Raises:
+        InvalidAppError: an extra is unknown, wrong or missing.
+    """
+    common, rest = common_extras(extras, scheduler.connection_type.as_runopts())
+    params, cfg = split_extras(rest, scheduler.connection_type, scheduler.opts_type)
+    common.setdefault("locked", params.get("locked") or [])
+    return _options_of(scheduler.name, params, cfg, common)
+
+
+_COMMON: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "locked": (list, "a list of names"),
+    "max_time_limit_s": ((int, float), "a number of seconds"),
+}
+"""Extras of every connection of a plug-in, to their types; `placeholders` too, which is read for all connections."""
+
+
+def common_extras(extras: Mapping[str, Any], own: runopts | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the extras that every connection of a plug-in may have, and the others.
+
+    Args:
+        extras: the extras of the connection.
+        own: the options of the connection; those of the same name are among the others.
+
+    Raises:
+        InvalidAppError: one has a wrong type.
+    """
+    names = [name for name in _COMMON if own is None or own.registered_name(name) is None]
+    common = {name: extras[name] for name in names if extras.get(name) is not None}
+    # A URI has only text.
+    if isinstance(locked := common.get("locked"), str):
+        common["locked"] = [name.strip() for name in locked.split(",") if name.strip()]
+    if isinstance(limit := common.get("max_time_limit_s"), str):
+        with contextlib.suppress(ValueError):
+            common["max_time_limit_s"] = float(limit)
+    for name, value in common.items():
+        kind, text = _COMMON[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InvalidAppError(f"extra {name!r} must be {text}, not {type(value).__name__}")
+    if not common.get("max_time_limit_s", 1) >= 1:
+        raise InvalidAppError("extra 'max_time_limit_s' must be 1 or more seconds")
+    return common, {name: value for name, value in extras.items() if name not in names}
+
+
+def _options_of(
+    scheduler: str, params: dict[str, Any], cfg: dict[str, Any], common: Mapping[str, Any]
+) -> LaunchOptions:
     digest = hashlib.sha256(json.dumps(params, sort_keys=True, default=repr).encode()).hexdigest()[:12]
-    locked = tuple(map(str, given.get("locked", ())))
     return LaunchOptions(
-        given["scheduler"], params, dict(given.get("cfg", {})), f"{given['scheduler']} {digest}", locked
+        scheduler,
+        params,
+        cfg,
+        f"{scheduler} {digest}",
+        tuple(map(str, common.get("locked", ()))),
+        max_time_limit_s=common.get("max_time_limit_s"),
     )
 
 

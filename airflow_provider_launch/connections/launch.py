@@ -14,16 +14,20 @@ from airflow_provider_launch.connections.extras import (
     refuse_locked,
     refuse_standard_fields,
     split_extras,
+    typed_plugin_options,
 )
+from airflow_provider_launch.connections.plugin_types import plugin_scheduler, plugin_types
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
+from airflow_provider_launch.schedulers import get_builtin_scheduler_factories, get_scheduler_factories
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
     from airflow_provider_launch.connections.definition import Definition
+    from airflow_provider_launch.schedulers import SchedulerFactory
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.runopts import runopts
 
 __all__ = ["CONNECTION_TYPES", "LaunchConnection"]
 
@@ -66,14 +70,20 @@ class LaunchConnection:
         Raises:
             InvalidAppError: the connection is of another type.
         """
-        # A URI swaps `_` and `-`; both spell one type.
-        backend = CONNECTION_TYPES.get(self._definition.conn_type.replace("-", "_"))
-        if backend is None:
+        backend = CONNECTION_TYPES.get(self._conn_type)
+        if backend is not None:
+            return backend
+        if self._conn_type not in (types := plugin_types()):
             raise InvalidAppError(
                 f"connection {self.conn_id!r} has type {self._definition.conn_type!r}, which is not a launch type; "
-                f"use one of {', '.join(CONNECTION_TYPES)}"
+                f"use one of {', '.join((*CONNECTION_TYPES, *types))}"
             )
-        return backend
+        return ""
+
+    @property
+    def _conn_type(self) -> str:
+        # A URI swaps `_` and `-`; both spell one type.
+        return self._definition.conn_type.replace("-", "_")
 
     @cached_property
     def options(self) -> LaunchOptions:
@@ -97,7 +107,8 @@ class LaunchConnection:
 
     def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
         if not self.backend:
-            return plugin_options(extras)
+            scheduler = None if self._conn_type in CONNECTION_TYPES else plugin_scheduler(self._conn_type)
+            return plugin_options(extras) if scheduler is None else typed_plugin_options(extras, scheduler)
         info = BACKENDS[self.backend]
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
@@ -126,7 +137,11 @@ class LaunchConnection:
     def _make_runner(self) -> Runner:
         options = self.options
         # Built-in types always use the built-in scheduler, which has declared the extras.
-        factories = get_builtin_scheduler_factories() if self.backend else None
+        factories: dict[str, Any] | None = get_builtin_scheduler_factories() if self.backend else None
+        if options.max_time_limit_s is not None:
+            factories = get_scheduler_factories()
+            if options.backend in factories:
+                factories[options.backend] = _limited(factories[options.backend], options.max_time_limit_s)
         return Runner(
             self.conn_id,
             factories,
@@ -186,11 +201,12 @@ class LaunchConnection:
         if len(schema) == 0:
             return {**self.options.cfg, **own}
         defaults = self.deployment.options(self.options.backend, schema)
+        of_connection = self._own_cfg(schema)
         # By registered name, so that two spellings of one option are merged.
         try:
             return {
                 **defaults,
-                **schema.registered(self.options.cfg, strict=True),
+                **of_connection,
                 **schema.cast(own),
             }
         except InvalidRunConfigException as error:
@@ -199,6 +215,33 @@ class LaunchConnection:
             if schema.registered_name(name) is None and name in self.options.params:
                 reason = f"option {name!r} defines where apps run; set it in connection {self.conn_id!r}"
             raise InvalidRunConfigException(f"{given_by}: {reason}", name, own) from None
+
+    def check(self) -> None:
+        """Check the options of the connection against those of its scheduler.
+
+        Raises:
+            InvalidAppError: the connection locks a name that is not an option.
+            InvalidRunConfigException: an option is unknown, or its value is wrong; the text names the connection.
+        """
+        schema = self.scheduler.run_opts()
+        refuse_locked(self.conn_id, self.options, schema, ())
+        if len(schema):
+            self._own_cfg(schema)
+
+    def _own_cfg(self, schema: runopts) -> dict[str, Any]:
+        """Return the launch options that the connection sets, by registered name."""
+        own = self.options.cfg
+        try:
+            cast = schema.cast(own)
+            for name, value in cast.items():
+                if value is not None:
+                    schema.check(name, value, own)
+        except InvalidRunConfigException as error:
+            reason = str(error).partition(". Given:")[0]
+            raise InvalidRunConfigException(
+                f"cfg of connection {self.conn_id!r}: {reason}", error.cfg_key, own
+            ) from None
+        return cast
 
     def refuse_overlays(self, app: AppDef) -> None:
         """Refuse overlays of roles if the connection locks options, because they could override these.
@@ -212,3 +255,14 @@ class LaunchConnection:
                     f"role {role.name!r} has an overlay for {self.options.backend!r} in its metadata, which could "
                     f"override options that connection {self.conn_id!r} locks; leave it out"
                 )
+
+
+def _limited(factory: SchedulerFactory, limit_s: float) -> SchedulerFactory:
+    """Return a factory whose schedulers have this `max_time_limit_s`."""
+
+    def create(session_name: str, **kwargs: Any) -> Scheduler[Any]:
+        scheduler = factory(session_name, **kwargs)
+        scheduler.max_time_limit_s = limit_s
+        return scheduler
+
+    return create

@@ -22,6 +22,7 @@ def probe(connection: LaunchConnection) -> str:
     """
     ask = _PROBES.get(connection.backend, _listed)
     connection.options  # noqa: B018 - checks the extras, also where the scheduler cannot be created
+    connection.check()
     return f"extras are valid; {ask(connection, connection.scheduler)}"
 
 

@@ -11,6 +11,7 @@ from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
 from airflow_provider_launch.connections.definition import NEED_NO_DEFINITION, UNUSED_FIELDS, Definition
 from airflow_provider_launch.connections.extras import LaunchOptions
 from airflow_provider_launch.connections.launch import LaunchConnection
+from airflow_provider_launch.connections.plugin_types import plugin_types
 from airflow_provider_launch.connections.probes import probe
 from airflow_provider_launch.hooks.connections import find_connection
 from airflow_provider_launch.hooks.deployment import deployment
@@ -80,11 +81,14 @@ class LaunchHook(BaseHook):
         connection = _connection(conn_id)
         conn_type = connection.conn_type if connection is not None else NEED_NO_DEFINITION[conn_id]
         # A URI swaps `_` and `-`; both spell one type.
-        path = HOOKS.get(str(conn_type).replace("-", "_"))
+        name = str(conn_type).replace("-", "_")
+        types = {} if name in HOOKS else plugin_types()
+        # The type of a plug-in needs no hook of its own here, because its options are enough.
+        path = HOOKS.get(name) or (HOOKS[LaunchHook.conn_type] if name in types else None)
         if path is None:
             raise InvalidAppError(
                 f"connection {conn_id!r} has type {conn_type!r}, which is not a launch type; "
-                f"use one of {', '.join(HOOKS)}"
+                f"use one of {', '.join((*HOOKS, *types))}"
             )
         module, _, name = path.partition(":")
         hook_class = cast("type[LaunchHook]", getattr(importlib.import_module(module), name))
@@ -103,6 +107,12 @@ class LaunchHook(BaseHook):
         connection = self._connection
         # By the scheduler of this class: a subclass of a plug-in may have a type of its own.
         conn_type = BACKENDS[self.backend].connection_type if self.backend else LaunchHook.conn_type
+        if (
+            connection is not None
+            and not self.backend
+            and str(connection.conn_type).replace("-", "_") in plugin_types()
+        ):
+            conn_type = connection.conn_type
         if connection is None:
             definition = Definition(self.launch_conn_id, conn_type)
         else:

@@ -143,9 +143,18 @@ class runopts:  # noqa: N801 - a name of the launcher model
                 raise InvalidRunConfigException(f"required option {name!r} is missing ({opt.help})", name, cfg)
             if name not in resolved:
                 resolved[name] = copy.copy(opt.default)
-            elif value is not None and not self._is_valid(value, opt):
-                raise _wrong_value(name, value, opt, cfg)
+            elif value is not None:
+                self.check(name, value, cfg)
         return resolved
+
+    def check(self, name: str, value: CfgVal, cfg: Mapping[str, Any]) -> None:
+        """Check the value of one option, by its registered name.
+
+        Raises:
+            InvalidRunConfigException: the value has a wrong type.
+        """
+        if not self._is_valid(value, self._opts[name]):
+            raise _wrong_value(name, value, self._opts[name], cfg)
 
     def registered(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
         """Return a new cfg with the registered name of each option; values are not checked.

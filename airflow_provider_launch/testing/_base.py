@@ -24,7 +24,7 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -51,12 +51,31 @@ _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
 
-def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
-    """Wait until the condition is true; at the timeout fail with `what`, a sentence that states the condition."""
+def until(
+    condition: Callable[[], object],
+    timeout_s: float,
+    what: str,
+    pause_s: float = _PAUSE_S,
+    *,
+    found: Callable[[], str] | None = None,
+) -> None:
+    """Wait until the condition is true; at the timeout fail with `what`, a sentence that states the condition.
+
+    `found` returns a sentence about what is there instead.
+    """
     started = time.monotonic()
     while not condition():
-        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s waiting until {what}"
+        if time.monotonic() > started + timeout_s:
+            instead = f"; {found()}" if found else ""
+            raise AssertionError(f"timed out after {timeout_s:g} s waiting until {what}{instead}")
         _pause(started, pause_s)
+
+
+def shown(found: DescribeAppResponse | None) -> str:
+    """Return what `describe` gave, in the words of the interface."""
+    if found is None:
+        return "`describe` gives None"
+    return f"`describe` gives {found.state.name} with is_stuck={found.is_stuck}, msg {found.msg!r}"
 
 
 def _pause(started: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
@@ -102,6 +121,7 @@ class Apps:
         cfg: Mapping[str, Any],
         timeout_s: float,
         lag_s: float = 0.0,
+        option_names: Mapping[str, str | None] | None = None,
     ) -> None:
         self.another = make_scheduler
         """Makes a separate scheduler, as another process has."""
@@ -110,6 +130,7 @@ class Apps:
         self.cfg = dict(cfg)
         self.timeout_s = timeout_s
         self.lag_s = lag_s
+        self.option_names = option_names or {}
         self.scheduler = make_scheduler()
         self._resource = resource
         self._ids: list[str] = []
@@ -208,11 +229,38 @@ class Apps:
             by_key = replicas(found)
             return all(key in by_key and by_key[key].state is AppState.RUNNING for key in wanted)
 
-        until(runs, self.timeout_s, f"{app_id} is RUNNING")
+        self._until(runs, app_id, "is RUNNING")
 
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine reports that no process of the app runs; return at once if it cannot report."""
-        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"no process of {app_id} is alive")
+        until(
+            lambda: not self.engine.alive(app_id),
+            self.timeout_s,
+            f"no process of {app_id} is alive",
+            found=lambda: f"{_counted(self.engine.alive(app_id), 'process')} still run (`Engine.alive`)",
+        )
+
+    def until_nothing_is_left(self, app_id: str) -> None:
+        """Wait until the engine has no object of the app; return at once if it cannot report."""
+        until(
+            lambda: not self.engine.left(app_id),
+            self.timeout_s,
+            f"nothing of {app_id} is left in the engine",
+            found=lambda: f"{_counted(self.engine.left(app_id), 'thing')} of it are still there (`Engine.left`)",
+        )
+
+    def until_stuck(self, app_id: str) -> None:
+        """Wait until the app is reported as unable to start."""
+
+        def is_stuck() -> bool:
+            found = self.scheduler.describe(app_id)
+            assert found is not None, f"app {app_id} is gone"
+            return found.is_stuck
+
+        self._until(is_stuck, app_id, "is reported as unable to start; expected PENDING with is_stuck=True and a msg")
+
+    def _until(self, condition: Callable[[], object], app_id: str, what: str) -> None:
+        until(condition, self.timeout_s, f"{app_id} {what}", found=lambda: shown(self.scheduler.describe(app_id)))
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
         """Return the sequence of states that each of several schedulers observes.
@@ -241,7 +289,7 @@ class Apps:
 
     def traces(self, app_id: str) -> list[str]:
         """Return in which places of scheduler and engine the app still shows; empty for an unknown app."""
-        found = self.scheduler.describe(app_id)
+        found = _described(self.scheduler, app_id)
         others = {
             f"describe reports {found.state.name}" if found else "": found is not None,
             "list has it": app_id in {row.app_id for row in self.scheduler.list()},
@@ -254,11 +302,18 @@ class Apps:
         """Return whether the scheduler has an option of this name."""
         return self.scheduler.run_opts().get(name) is not None
 
+    def options(self, **values: Any) -> dict[str, Any]:
+        """Return these options under the names that the scheduler has for them, without those that it lacks."""
+        names = {name: self.option_names.get(name, name) for name in values}
+        return {own: values[name] for name, own in names.items() if own is not None and self.has_option(own)}
+
     def remove(self) -> None:
         """Delete every app of this test, and check that none still runs."""
         scheduler = self.another()
         with contextlib.ExitStack() as all_of_them:
             for app_id in self._ids:
+                # Reported by the tests of unknown apps, and not as an error of each test.
+                all_of_them.enter_context(contextlib.suppress(UnknownAppException))
                 all_of_them.callback(scheduler.delete, app_id)
         # A backend that does not override `_delete_existing` keeps the record. The tests of `delete` report that, so it
         # is not an error here.
@@ -266,12 +321,24 @@ class Apps:
         for app_id in self._ids:
 
             def is_gone(app_id: str = app_id) -> bool:
-                found = scheduler.describe(app_id)
+                found = _described(scheduler, app_id)
                 return found is None or (not removes and is_terminal(found.state))
 
             what = f"{app_id} is gone; `delete` ends an app and removes its record, see `_delete_existing`"
             until(is_gone, self.timeout_s, what)
             self.until_nothing_is_alive(app_id)
+
+
+def _described(scheduler: Scheduler[Any], app_id: str) -> DescribeAppResponse | None:
+    """Return the response; None also if the scheduler raises an error for an unknown app, which one test reports."""
+    try:
+        return scheduler.describe(app_id)
+    except UnknownAppException:
+        return None
+
+
+def _counted(count: int | None, what: str) -> str:
+    return f"{count or 0} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
@@ -310,6 +377,11 @@ class ContractBase:
     """Bytes of a line without an end; lower it if the engine cuts lines, or its emulation takes minutes."""
     many: ClassVar[int] = 200
     """Number of apps in the tests that count requests."""
+    apps_at_once: ClassVar[int] = 10
+    """Number of apps that the engine runs at the same time. Tests that need more are skipped with this reason."""
+    option_names: ClassVar[Mapping[str, str | None]] = {}
+    """Name of your option for `time_limit_s` (seconds until an app is ended as FAILED) and `grace_s` (seconds between
+    TERM and KILL), if it is another; None if there is no such option. Otherwise a missing option is a failure."""
     xfail: ClassVar[Mapping[str, str]] = {}
     """Known failures: test name, or `test_x[a]` for one set of parameters, to the reason. As with pytest's strict
     xfail, a test that passes is an error."""
@@ -384,7 +456,14 @@ class ContractBase:
     ) -> Iterator[Apps]:
         """Return the launcher of apps."""
         apps = Apps(
-            make_scheduler, engine, image=image, resource=resource, cfg=cfg, timeout_s=self.timeout_s, lag_s=self.lag_s
+            make_scheduler,
+            engine,
+            image=image,
+            resource=resource,
+            cfg=cfg,
+            timeout_s=self.timeout_s,
+            lag_s=self.lag_s,
+            option_names=self.option_names,
         )
         yield apps
         apps.remove()
@@ -415,10 +494,30 @@ class ContractBase:
         scheduler: Scheduler[Any] = pkgutil.resolve_name(self.factory)("contract", **params)
         return scheduler
 
-    def needs_option(self, apps: Apps, name: str) -> None:
-        """Skip the test if the scheduler has no option of this name."""
-        if not apps.has_option(name):
-            pytest.skip(f"there is no option {name!r}")
+    def needs_option(self, apps: Apps, name: str, *, is_optional: bool = False) -> None:
+        """Skip the test if the backend declares that it has no option for this.
+
+        Args:
+            apps: the launcher of apps.
+            name: the name that other schedulers use.
+            is_optional: whether only some schedulers have the option.
+        """
+        own = self.option_names.get(name, name)
+        if is_optional and not apps.has_option(name):
+            pytest.skip(f"there is no option {name!r}, which only schedulers on the host of the launcher have")
+        if own is None:
+            pytest.skip(f"`option_names` declares that there is no option {name!r}")
+        if not apps.has_option(own):
+            pytest.fail(
+                f"the scheduler has no option {own!r}, which users know from the other schedulers; add it, or name "
+                f"yours in `option_names` of this class, or put None there: {{{name!r}: None}}",
+                pytrace=False,
+            )
+
+    def needs_apps_at_once(self, count: int) -> None:
+        """Skip the test if the engine does not run this many apps at the same time."""
+        if count > self.apps_at_once:
+            pytest.skip(f"the test needs {count} running apps, `apps_at_once` is {self.apps_at_once}")
 
     def needs(self, capability: Capability) -> None:
         """Skip the test if the scheduler does not have the capability; another test checks the refusal."""

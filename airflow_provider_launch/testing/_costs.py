@@ -74,6 +74,7 @@ class CostTests(ContractBase):
 
     def test_running_apps_cost_what_one_costs(self, apps: Apps) -> None:
         """Running apps are polled again and again."""
+        self.needs_apps_at_once(_LIVE)
         ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(_LIVE)]
         for app_id in ids:
             apps.until_running(app_id)

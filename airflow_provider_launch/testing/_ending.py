@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -26,12 +27,12 @@ _AT_ONCE_S = 1.0
 
 def grace_above_lag(apps: Apps) -> dict[str, Any]:
     """Return the option for a grace so long that its programs still run when a report that is too early is noticed."""
-    return {"grace_s": 2 + math.ceil(apps.lag_s)} if apps.has_option("grace_s") else {}
+    return apps.options(grace_s=2 + math.ceil(apps.lag_s))
 
 
 def short_grace(apps: Apps) -> dict[str, Any]:
     """Return the option for a grace of a second; empty if the scheduler has no such option."""
-    return {"grace_s": 1} if apps.has_option("grace_s") else {}
+    return apps.options(grace_s=1)
 
 
 class EndingTests(ContractBase):
@@ -102,7 +103,7 @@ class EndingTests(ContractBase):
     def test_time_limit_ends_the_app(self, apps: Apps) -> None:
         """It ends apps that no process follows any more."""
         self.needs_option(apps, "time_limit_s")
-        app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=2)
+        app_id = apps.start(apps.sh("exec sleep 300"), **apps.options(time_limit_s=2))
         found = apps.end(app_id)
 
         assert found.state is AppState.FAILED
@@ -115,7 +116,7 @@ class EndingTests(ContractBase):
         options = grace_above_lag(apps)
         if end == "time limit":
             self.needs_option(apps, "time_limit_s")
-            options["time_limit_s"] = 3
+            options |= apps.options(time_limit_s=3)
         if apps.engine.alive(apps.new_id()) is None:
             pytest.skip("the engine cannot report what is alive")
         if end == "success":
@@ -202,7 +203,7 @@ class EndingTests(ContractBase):
     def test_cancel_returns_at_once(self, apps: Apps) -> None:
         """A worker that is being killed has only a few seconds."""
         self.needs_option(apps, "grace_s")
-        app_id = apps.start(apps.sh(DEAF, num_replicas=2), grace_s=6)
+        app_id = apps.start(apps.sh(DEAF, num_replicas=2), **apps.options(grace_s=6))
         apps.until_written(app_id, "up")
         started = time.monotonic()
         apps.scheduler.cancel(app_id)
@@ -214,7 +215,7 @@ class EndingTests(ContractBase):
     def test_a_program_that_ignores_the_end_is_killed_after_its_grace(self, apps: Apps) -> None:
         """The program gets its full grace period, and not more."""
         self.needs_option(apps, "grace_s")
-        app_id = apps.start(apps.sh(DEAF), grace_s=2)
+        app_id = apps.start(apps.sh(DEAF), **apps.options(grace_s=2))
         apps.until_written(app_id, "up")
         started = time.monotonic()
         apps.scheduler.cancel(app_id)
@@ -283,7 +284,7 @@ class EndingTests(ContractBase):
         assert apps.engine.left(app_id)
         apps.scheduler.delete(app_id)
 
-        until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
+        apps.until_nothing_is_left(app_id)
         apps.until_nothing_is_alive(app_id)
 
     def test_what_was_taken_of_an_app_can_be_removed_at_once(self, apps: Apps) -> None:
@@ -296,7 +297,7 @@ class EndingTests(ContractBase):
         apps.scheduler.delete(app_id)
 
         until(lambda: apps.another().describe(app_id) is None, apps.timeout_s, "the app is gone")
-        until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
+        apps.until_nothing_is_left(app_id)
 
     def test_a_sweep_removes_what_ended_long_ago(self, apps: Apps) -> None:
         """A sweep removes old ended apps of tasks; with `live` also apps that still run."""
@@ -382,7 +383,14 @@ class EndingTests(ContractBase):
     @pytest.mark.parametrize("app_id", ["contract-never-launched", "../../etc", "a b", "", "ünïcode", "x" * 500, "*"])
     def test_describe_of_an_unknown_app_is_none(self, apps: Apps, app_id: str) -> None:
         """None means that the app does not exist. Handles are free texts and may contain odd characters."""
-        assert apps.scheduler.describe(app_id) is None
+        try:
+            found = apps.scheduler.describe(app_id)
+        except UnknownAppException as error:
+            raise AssertionError(
+                "`describe` raises UnknownAppException for an app that does not exist; return None, also for the ids "
+                "of `describe_many`"
+            ) from error
+        assert found is None
         assert not apps.scheduler.exists(app_id)
 
     def test_a_path_that_leads_to_an_app_is_not_its_name(self, apps: Apps) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -117,11 +116,12 @@ class IdentityTests(ContractBase):
     def test_same_id_with_another_option_is_a_conflict(self, apps: Apps) -> None:
         """The requested launch differs from the running one."""
         self.needs(Capability.ADOPT)
-        option = next((name for name in ("time_limit_s", "grace_s") if apps.has_option(name)), None)
-        if option is None:
-            pytest.skip("there is neither an option 'time_limit_s' nor 'grace_s'")
-        one: dict[str, Any] = {option: 100}
-        other: dict[str, Any] = {option: 200}
+        named = [name for name in ("time_limit_s", "grace_s") if self.option_names.get(name, name) is not None]
+        if not named:
+            pytest.skip("`option_names` declares that there is neither an option 'time_limit_s' nor 'grace_s'")
+        self.needs_option(apps, named[0])
+        one = apps.options(**{named[0]: 100})
+        other = apps.options(**{named[0]: 200})
         app_id = apps.scheduler.schedule(apps.dryrun(apps.sh("true"), **one))
         with pytest.raises(AppConflictError, match=app_id):
             apps.scheduler.schedule(apps.dryrun(apps.sh("true"), app_id=app_id, **other))

@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.errors import AppNotStartedError
 from airflow_provider_launch.specs.handles import make_app_handle
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, until
+from airflow_provider_launch.testing._base import Apps, ContractBase
 
 NeverStarts = tuple[Mapping[str, Any], Mapping[str, Any]]
 
@@ -26,7 +26,7 @@ class StartTests(ContractBase):
     def test_an_app_that_cannot_start_is_reported(self, apps: Apps, never_starts: NeverStarts | None) -> None:
         """Otherwise a task waits for days for an image that does not exist."""
         app_id = self._launch_unstartable(apps, never_starts)
-        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as unable to start")
+        apps.until_stuck(app_id)
         found = apps.scheduler.describe(app_id)
 
         assert found is not None
@@ -51,7 +51,7 @@ class StartTests(ContractBase):
     ) -> None:
         """RUNNING in the task log would mean that the program ran."""
         app_id = self._launch_unstartable(apps, never_starts)
-        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as unable to start")
+        apps.until_stuck(app_id)
         apps.another().cancel(app_id)
         (history,) = apps.histories(app_id, observers=1)
 

@@ -108,7 +108,7 @@ class ValueTests(ContractBase):
         self, apps: Apps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A launcher inside a job has its own rank, job id and GPUs, which must not reach the replicas."""
-        self.needs_option(apps, "copy_env")
+        self.needs_option(apps, "copy_env", is_optional=True)
         roles = [apps.role("main", "env", num_replicas=2), apps.role("peer", "env")]
         app_id = apps.start(*roles)
         apps.end(app_id)
@@ -128,7 +128,7 @@ class ValueTests(ContractBase):
         self, apps: Apps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A pattern may match more than intended: exported bash functions, names with dots."""
-        self.needs_option(apps, "copy_env")
+        self.needs_option(apps, "copy_env", is_optional=True)
         for name in ("LAUNCHER_%%", "LAUNCHER.x", "LAUNCHER-y", "LAUNCHER z", "LAUNCHER_é", "LAUNCHER_plain"):
             monkeypatch.setenv(name, "")
             monkeypatch.setenv(f"{name}1", "it's")

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
 from airflow_provider_launch.testing._distributed import DistributedTests
+from airflow_provider_launch.testing._dry_run import DryRunTests
 from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._hostile import HostileTests
@@ -34,6 +35,8 @@ _DECLARED = frozenset(
         "endless",
         "many",
         "requests_per_describe",
+        "apps_at_once",
+        "option_names",
         "xfail",
         "params",
         "unreachable_params",
@@ -56,22 +59,24 @@ def _is_fixture(value: object) -> bool:
 
 
 class SchedulerContract(
-    RunningTests,
-    ValueTests,
-    DistributedTests,
-    StartTests,
-    EndingTests,
-    RetryTests,
-    IdentityTests,
-    RefusalTests,
-    LogTests,
-    CursorTests,
-    FollowTests,
-    HostileTests,
-    OutageTests,
-    LossTests,
-    CostTests,
+    # pytest runs the tests of the last base first, so `-x` shows the first missing feature, from simple to hard.
     WorkspaceTests,
+    CostTests,
+    HostileTests,
+    LossTests,
+    OutageTests,
+    FollowTests,
+    IdentityTests,
+    CursorTests,
+    LogTests,
+    RetryTests,
+    EndingTests,
+    StartTests,
+    DistributedTests,
+    ValueTests,
+    RunningTests,
+    DryRunTests,
+    RefusalTests,
 ):
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 

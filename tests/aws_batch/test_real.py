@@ -214,6 +214,7 @@ if ON_AWS:
         factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
         timeout_s = 900.0
         many = 20
+        option_names = {"grace_s": None}  # noqa: RUF012 - AWS Batch has a fixed grace
 
         @pytest.fixture
         def engine(self) -> Engine:

@@ -89,6 +89,7 @@ class TestAwsBatch(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
     # CloudWatch cuts lines at 256 KB, and the server of the tests takes minutes for one of 20 MB.
     endless = 1_000_000
+    option_names = {"grace_s": None}  # noqa: RUF012 - AWS Batch has a fixed grace
     capabilities = frozenset(
         {
             Capability.REPLICA_RETRY,

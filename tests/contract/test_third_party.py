@@ -11,11 +11,12 @@ from tests.support.threads_engine import ThreadsEngine
 
 
 class TestThreads(SchedulerContract):
-    factory = "tests.support.threads_scheduler:create_scheduler"
+    factory = "airflow_provider_launch.testing.example_scheduler:create_scheduler"
     many = often(50, 200)
     endless = 1_000_000  # the minimum for a plug-in, which stores lines unchanged
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
     timeout_s = 30
+    option_names = {"time_limit_s": None}  # noqa: RUF012 - as authors write it
     xfail = {  # noqa: RUF012 - as authors write it
         "test_an_app_outlives_the_process_that_launched_it": "the threads that run the app are in that process",
     }

@@ -19,7 +19,7 @@ PARTS_OF_STEP = [1, 3, 4, 5]
 """Number of parts of the source before each step with a `pytest -k`."""
 
 MODULE = """\
-from tests.support.threads_scheduler import ThreadsScheduler
+from airflow_provider_launch.testing.example_scheduler import ThreadsScheduler
 
 {stub}
 
@@ -67,7 +67,7 @@ def run_contract(tmp_path, checkout):
 
 
 def test_its_code_is_that_of_the_scheduler_that_passes_the_contract(checkout: Path) -> None:
-    source = (checkout / "tests" / "support" / "threads_scheduler.py").read_text(encoding="utf-8")
+    source = (checkout / "airflow_provider_launch" / "testing" / "example_scheduler.py").read_text(encoding="utf-8")
     flat = [line.strip() for line in source.splitlines() if line.strip()]
 
     for part in PARTS:

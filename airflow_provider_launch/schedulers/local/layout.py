@@ -7,6 +7,7 @@
                      cancel, delete    marks: requests of an observer
                      ports.json        chosen ports
                      supervisor.log
+                     job.json, submit.lock   of an app in a queue
                      run/<app attempt>/<role>/<replica>/<replica attempt>/
                          started pid exit stdout stderr shim.lock result error.json torch/
 <root>/journal       one line per change of any app
@@ -38,6 +39,11 @@ CANCEL = "cancel"
 DELETE = "delete"
 BELL = "bell"
 """A FIFO from which the supervisor reads: a byte wakes it. Without it, the supervisor polls for marks."""
+SUPERVISOR_LOG = "supervisor.log"
+JOB = "job.json"
+"""In apps of a queue: the id of the job."""
+SUBMIT_LOCK = "submit.lock"
+"""In apps of a queue: flock of the process that submits the job."""
 PORTS = "ports.json"
 JOURNAL = "journal"
 ROOT_ID = "id"

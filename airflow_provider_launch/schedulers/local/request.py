@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
@@ -39,6 +39,7 @@ INHERITED = (
     "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_PATH", "CUDA_HOME",
 )  # fmt: skip
 """Variables that replicas inherit from the launcher. Others may contain secrets of the worker."""
+LIMITS = "cpu and memory of the roles are not enforced by local processes"
 FORMATTED_REPLICAS = 3
 _STATE_BYTES, _REPLICA_BYTES, _ROLE_BYTES = 4096, 400, 100
 """Maximum bytes in the state of the app, of a replica, and of a role or port, in addition to the names."""
@@ -132,7 +133,14 @@ def _refuse_large_state(roles: list[LocalRole]) -> None:
 
 
 def build_request(
-    app: AppDef, opts: LocalOpts, app_id: str, environ: Mapping[str, str], gpus: list[str], app_dir: str = ""
+    app: AppDef,
+    opts: LocalOpts,
+    app_id: str,
+    environ: Mapping[str, str],
+    gpus: list[str],
+    app_dir: str = "",
+    *,
+    backend: str = "local",
 ) -> LocalRequest:
     """Return the request for `app`.
 
@@ -143,6 +151,7 @@ def build_request(
         environ: variables of the launcher.
         gpus: GPUs of this host.
         app_dir: the future directory of the app; workspaces are copied below it.
+        backend: the name of the scheduler, for errors.
 
     Raises:
         UnsupportedError: a role uses a feature that local processes lack.
@@ -151,7 +160,7 @@ def build_request(
     refuse_more_gpus(
         app,
         len(gpus),
-        offer=f"'local' has {{}} on {socket.gethostname()}",
+        offer=f"{backend!r} has {{}} on {socket.gethostname()}",
         cure="lower it or choose another scheduler",
     )
     roles = []
@@ -159,9 +168,9 @@ def build_request(
     ports = port_values(app.roles, lambda variable, port: str(port) if port else leases.port_mark(variable))
     python_env = _python_env(opts)
     for role in app.roles:
-        _refuse_devices(role)
+        _refuse_devices(role, backend)
         # A workspace replaces the image.
-        image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role)
+        image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role, backend)
         inherited = inherited_env(
             environ, [*INHERITED, *(opts.copy_env or [])], GPU_VARIABLES if role.resource.gpu > 0 else ()
         )
@@ -202,16 +211,19 @@ def build_request(
     )
 
 
-def request_from(document: Mapping[str, Any]) -> LocalRequest:
-    """Return the request from the result of `to_json`."""
+RequestT = TypeVar("RequestT", bound=LocalRequest)
+
+
+def request_from(document: Mapping[str, Any], kind: type[RequestT]) -> RequestT:
+    """Return the request of this class from the result of `to_json`."""
     roles = [
         LocalRole(**{**role, "replicas": [LocalReplica(**replica) for replica in role["replicas"]]})
         for role in document["roles"]
     ]
-    return LocalRequest(**{**document, "roles": roles})
+    return kind(**{**document, "roles": roles})
 
 
-def format_request(request: LocalRequest) -> str:
+def format_request(request: LocalRequest, limits: str = LIMITS) -> str:
     """Return the request as readable text, without inherited variables and with secrets masked."""
     detail = f", grace {request.grace_s:g} s"
     lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
@@ -233,7 +245,7 @@ def format_request(request: LocalRequest) -> str:
     if request.log_dir:
         lines.append(f"logs: {request.log_dir}")
     lines += request.notes
-    lines.append("cpu and memory of the roles are not enforced by local processes")
+    lines.append(limits)
     return "\n".join(lines)
 
 
@@ -277,22 +289,22 @@ def _python_env(opts: LocalOpts) -> str:
     return path
 
 
-def _refuse_devices(role: Role) -> None:
+def _refuse_devices(role: Role, backend: str) -> None:
     if role.resource.devices:
         raise UnsupportedError(
-            f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'local'; "
-            f"leave them out"
+            f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by "
+            f"{backend!r}; leave them out"
         )
 
 
-def _image_dir(role: Role) -> str:
+def _image_dir(role: Role, backend: str) -> str:
     # The default image of the built-in components has only what this host has: a shell, this Python and this package.
     if role.image in {"", NONE, IMAGE}:
         return os.getcwd()
     path = os.path.abspath(os.path.expanduser(role.image))
     if not os.path.isdir(path):
         raise InvalidAppError(
-            f"role {role.name!r}: image {role.image!r} is not a directory of this host, which 'local' needs as image; "
-            f"name one, or leave it empty for the current directory"
+            f"role {role.name!r}: image {role.image!r} is not a directory of this host, which {backend!r} needs as "
+            f"image; name one, or leave it empty for the current directory"
         )
     return path

@@ -71,6 +71,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
     name: ClassVar[str] = "local"
     opts_type = LocalOpts
     connection_type = LocalConnection
+    request_type: ClassVar[type[LocalRequest]] = LocalRequest
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = "cannot name a directory; use up to 200 letters, digits, '.', '_' and '-'"
     needs_image: ClassVar[bool] = False
@@ -80,6 +81,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
     )
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {Capability.STREAMS, Capability.WORKSPACE}
     poll_interval_s: ClassVar[float] = 0.25
+    limits_note: ClassVar[str] = status.LIMITS_NOT_ENFORCED
+    """A note in the metadata of each response; empty: none."""
+    is_journal_complete: ClassVar[bool] = True
+    """Whether the journal has each change, because all apps run on this host."""
 
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
         super().__init__(session_name, connection)
@@ -98,7 +103,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         return file_slug(name)[:100] or "app"
 
     def _build_request(self, app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
-        return build_request(app, opts, app_id, os.environ, self._gpus(), self._records.dir(app_id))
+        return build_request(app, opts, app_id, os.environ, self._gpus(), self._records.dir(app_id), backend=self.name)
 
     def _format_request(self, request: LocalRequest) -> str:
         return format_request(request)
@@ -225,31 +230,41 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             return None
         app_def = self._records.app_def(app_id, app)
         if not self._records.has_ended(app_id):
-            here = socket.gethostname()
-            if app["host"] != here:
-                response = status.response_from(app_id, app, self._records.state(app_id), app_def)
-                response.msg = status.foreign_host(app, here)
+            response = self._attend(app_id, app, app_def)
+            if response is not None:
                 return response
-            if app["boot_id"] != layout.boot_id():
-                document = status.rebooted(self._records.state(app_id), app, time.time())
-                try:
-                    self._records.write_end(app_id, document)
-                except OSError as error:
-                    # Its program may have replaced the id of the boot; a full disk then concerned all other apps.
-                    raise AppUnavailableError(
-                        f"host {here} was rebooted while app {app_id!r} ran, but its end cannot be written: {error}"
-                    ) from error
-            else:
-                self._ensure(app_id)
         kept = self._built(app_id, app, app_def)
         if kept is None:
             return None  # deleted meanwhile; a missing root would be an error
         if kept.response.state is AppState.FAILED:
             if errors and not kept.has_errors and not self._add_error_files(app_id, kept):
                 return None  # as above
-        elif not is_terminal(kept.response.state):
+        elif not is_terminal(kept.response.state) and self.is_journal_complete:
             self._observed.keep(app_id, kept.response)
         return kept.response
+
+    def _attend(self, app_id: str, app: StoredApp, app_def: AppDef) -> DescribeAppResponse | None:
+        """Make sure that an app that has not ended has a supervisor, or write its end.
+
+        Return its response if its files do not have it.
+        """
+        here = socket.gethostname()
+        if app["host"] != here:
+            response = status.response_from(app_id, app, self._records.state(app_id), app_def)
+            response.msg = status.foreign_host(app, here)
+            return response
+        if app["boot_id"] != layout.boot_id():
+            document = status.rebooted(self._records.state(app_id), app, time.time())
+            try:
+                self._records.write_end(app_id, document)
+            except OSError as error:
+                # Its program may have replaced the id of the boot; a full disk then concerned all other apps.
+                raise AppUnavailableError(
+                    f"host {here} was rebooted while app {app_id!r} ran, but its end cannot be written: {error}"
+                ) from error
+        else:
+            self._ensure(app_id)
+        return None
 
     def _built(self, app_id: str, app: StoredApp, app_def: AppDef) -> Kept | None:
         """Return the response, which is built once for each version of the files; None if the app does not exist."""
@@ -261,7 +276,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 document = self._records.state(app_id)
                 if document is None and self._records.app(app_id) is None:
                     return None
-                response = status.response_from(app_id, app, document, app_def)
+                response = status.response_from(app_id, app, document, app_def, limits=self.limits_note)
             except (AppUnavailableError, ValueError, LookupError, TypeError, AttributeError) as error:
                 # Its program has replaced what the supervisor wrote.
                 is_known = isinstance(error, AppUnavailableError)
@@ -305,11 +320,11 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         if app is None:
             return None
         try:
-            request = request_from(copy.deepcopy(app["request"]))
+            request = request_from(copy.deepcopy(app["request"]), self.request_type)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"{layout.APP}: {type(error).__name__}: {one_line(str(error), 200)}"
             raise AppUnavailableError(self._records.damage(app_id, text)) from error
-        return AppDryRunInfo(request, format_request)
+        return AppDryRunInfo(request, self._format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
@@ -444,7 +459,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         # The supervisor forks into the background at once, so this call is short.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
-            with open(f"{app_dir}/supervisor.log", "ab", opener=safe_files.regular_fd) as log:
+            with open(f"{app_dir}/{layout.SUPERVISOR_LOG}", "ab", opener=safe_files.regular_fd) as log:
                 subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,

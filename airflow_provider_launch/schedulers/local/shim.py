@@ -29,18 +29,23 @@ _ROOM_PAUSE_S = 0.5
 _RESET = (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
-def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
+def run(directory: str, command: dict[str, Any], grace_s: float, *, parent: int | None = None) -> None:
     """Run one attempt to its end and exit; called in the forked child with `STOP` blocked.
 
     Args:
         directory: the directory of the attempt, relative to the working directory.
         command: `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None.
         grace_s: seconds between TERM and KILL.
+        parent: pid of the supervisor if the attempt must be stopped when that process is killed.
     """
     code = 1
     try:
         os.setsid()
         processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+        if parent is not None:
+            processes.prctl(processes.PR_SET_PDEATHSIG, STOP)
+            if os.getppid() != parent:
+                return  # killed before; nothing was started
         _Shim(directory, command, grace_s).run()
         code = 0
     except BaseException:  # noqa: BLE001 - the fork must never continue as a second supervisor

@@ -20,7 +20,12 @@ LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 
 
 def response_from(
-    app_id: str, document: Mapping[str, Any], state: Mapping[str, Any] | None, app: AppDef
+    app_id: str,
+    document: Mapping[str, Any],
+    state: Mapping[str, Any] | None,
+    app: AppDef,
+    *,
+    limits: str = LIMITS_NOT_ENFORCED,
 ) -> DescribeAppResponse:
     """Return the response for one app.
 
@@ -29,6 +34,7 @@ def response_from(
         document: `app.json`.
         state: `state.json`; None until the first supervisor has written it.
         app: the app as it was submitted.
+        limits: a note for its metadata; empty: none.
     """
     replicas: dict[str, list[ReplicaStatus]] = {}
     # Once for all replicas, because a program may have written a long one.
@@ -49,7 +55,7 @@ def response_from(
         response = app_response(
             app_id, AppState[state["state"]], msg=msg, restarts=restarts, replicas=replicas, app=app
         )
-    response.metadata = {**document["request"]["metadata"], "limits": LIMITS_NOT_ENFORCED}
+    response.metadata = {**document["request"]["metadata"], **({"limits": limits} if limits else {})}
     return response
 
 
@@ -64,6 +70,27 @@ def rebooted(state: Mapping[str, Any] | None, app: Mapping[str, Any], now: float
     ]
     message = f"host {app['host']} was rebooted while the app ran"
     return {**latest, "state": "FAILED", "final": True, "msg": message, "replicas": replicas}
+
+
+def ended(
+    state: Mapping[str, Any] | None, app: Mapping[str, Any], word: str, message: str, now: float
+) -> dict[str, Any]:
+    """Return the final state of an app whose supervisor has ended without it, or never started."""
+    phase = Phase.STOPPED if word == "CANCELLED" else Phase.FAILED
+    latest = rebooted(state, app, now)
+    found = {(replica["role"], replica["id"]): replica for replica in latest["replicas"]}
+    waiting = {"attempt": 0, "code": None, "signal": None, "start": None, "end": None, "lost": None, "outside": None}
+    replicas = [
+        # A replica that never started was not killed.
+        {"role": role["name"], "id": k, "phase": Phase.STOPPED.value, **waiting}
+        if (role["name"], k) not in found
+        else {**found[role["name"], k], "phase": phase.value}
+        if found[role["name"], k].get("end") == now
+        else found[role["name"], k]
+        for role in app["request"]["roles"]
+        for k in range(len(role["replicas"]))
+    ]
+    return {**latest, "state": word, "msg": message, "replicas": replicas}
 
 
 def foreign_host(app: Mapping[str, Any], here: str) -> str:

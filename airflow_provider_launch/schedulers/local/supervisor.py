@@ -27,10 +27,13 @@ PAUSE_S = 0.2
 """Interval of checks of adopted shims and sizes of logs; an own child and the bell wake the supervisor at once."""
 IDLE_PAUSE_S = 5.0
 """Interval of checks for marks without a bell, because older versions of this package do not ring it."""
+JOB_PAUSE_S = 1.0
+"""The same in a job of a queue, because observers on other hosts cannot ring the bell."""
 LAST_RESORT_S = 15.0
 """Seconds after the grace time until a shim that does not respond is killed with its command."""
 FALSE_STARTS = 3
 """After this many shims that ended before they started, for lack of disk or memory, the attempt counts as failed."""
+ENDED_BY_QUEUE = "the queue, or a user of it, ended the job of the app"
 LOST_CODE = 128 + signal.SIGKILL
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 HERE, ROOT = ".", "../.."
@@ -42,6 +45,29 @@ def main(app_dir: str) -> None:
     if os.fork():
         # The launcher waits only for this process, so it has no zombie child later.
         os._exit(0)
+    _supervise(app_dir, in_job=False)
+
+
+def run_job(app_dir: str, *, keeps_deleted: bool) -> None:
+    """Run a whole app in this process, which is a job of a queue; return at once if it runs, has ended or was deleted.
+
+    TERM ends the app as FAILED, unless it was cancelled before. KILL ends its programs too.
+
+    Args:
+        app_dir: its directory.
+        keeps_deleted: leave the removal of a deleted app to observers.
+    """
+    try:
+        log = safe_files.regular_fd(f"{app_dir}/{layout.SUPERVISOR_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except FileNotFoundError:
+        return  # it was deleted before the queue started this job
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for fd, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, target)
+    _supervise(app_dir, in_job=True, keeps_deleted=keeps_deleted)
+
+
+def _supervise(app_dir: str, *, in_job: bool, keeps_deleted: bool = False) -> None:
     os.chdir(app_dir)
     # Check again in the working directory, because the path that the launcher checked may have been replaced.
     for path in (ROOT, f"{ROOT}/apps", HERE, layout.APP):
@@ -51,7 +77,11 @@ def main(app_dir: str) -> None:
         return
     state = layout.read_json(layout.STATE)
     if state is None or not state.get("final"):
-        _Supervisor(app_dir, lock).run()
+        _Supervisor(app_dir, lock, in_job=in_job).run()
+        if os.path.exists(layout.DELETE) and not keeps_deleted:
+            app_id = os.path.basename(app_dir)
+            os.chdir(ROOT)
+            layout.remove_app(".", f"apps/{app_id}")
 
 
 class _Replica:
@@ -74,12 +104,17 @@ class _Replica:
 
 
 class _Supervisor:
-    def __init__(self, app_dir: str, lock: int) -> None:
+    def __init__(self, app_dir: str, lock: int, *, in_job: bool) -> None:
+        self.in_job = in_job
+        """Whether this process is a job of a queue, which may end it and then must not find the app alive."""
+        self.is_ended_by_queue = False
         self.name = app_dir
         """The absolute path of the app's directory, for commands of replicas and for messages."""
         self.lock = lock
         self.app: dict[str, Any] = layout.read_json(layout.APP)
         self.app_id: str = self.app["request"]["app_id"]
+        # The time in a queue does not count.
+        self.limited_from: float = time.time() if in_job else self.app["created"]
         self.request: dict[str, Any] = self.app["request"]
         self.policies = {
             # A request of an older version has no services.
@@ -113,9 +148,6 @@ class _Supervisor:
             while not self._woken(self._pause() if idle else PAUSE_S):
                 if not idle or self._is_asked_to_end() or self._limit():
                     break
-        if os.path.exists(layout.DELETE):
-            os.chdir(ROOT)
-            layout.remove_app(".", f"apps/{self.app_id}")
 
     def _woken(self, pause_s: float) -> bool:
         """Wait up to `pause_s`; return whether a child has ended or the bell was rung."""
@@ -129,8 +161,9 @@ class _Supervisor:
         if self.bell is None or self.request.get("log_max_mb") is not None:
             return PAUSE_S
         limit = self.request["time_limit_s"]
-        left = IDLE_PAUSE_S if limit is None else self.app["created"] + limit - time.time()
-        return min(max(left, 0.0), IDLE_PAUSE_S)
+        longest = JOB_PAUSE_S if self.in_job else IDLE_PAUSE_S
+        left = longest if limit is None else self.limited_from + limit - time.time()
+        return min(max(left, 0.0), longest)
 
     def _is_idle(self) -> bool:
         """Return whether nothing can change without a signal, a mark or the clock."""
@@ -139,11 +172,14 @@ class _Supervisor:
         return all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
 
     def _is_asked_to_end(self) -> bool:
+        return self.is_ended_by_queue or self._is_cancelled()
+
+    def _is_cancelled(self) -> bool:
         return os.path.exists(layout.CANCEL) or os.path.exists(layout.DELETE)
 
     def _is_over_time(self) -> bool:
         limit = self.request["time_limit_s"]
-        return limit is not None and time.time() >= self.app["created"] + limit
+        return limit is not None and time.time() >= self.limited_from + limit
 
     def _limit(self) -> str:
         """Return which limit of the app is reached; empty if none is."""
@@ -255,8 +291,10 @@ class _Supervisor:
         if decision.next is RetryAction.FAIL:
             return "FAILED", self._failure(decision)
         # After the checks above, so that a failure before the cancel keeps its reason; a pending restart does not.
-        if self._is_asked_to_end():
+        if self._is_cancelled():
             return "CANCELLED", "cancelled by request"
+        if self.is_ended_by_queue:
+            return "FAILED", ENDED_BY_QUEUE
         reason = self.leases.conflict or self._limit()
         if self.gpus is None:
             reason = "another app took the GPUs of this host while nothing of this app ran on them"
@@ -372,11 +410,13 @@ class _Supervisor:
     def _fork_shim(self, replica: _Replica, path: str) -> None:
         # Blocked until the shim handles it: an early stop must not kill the shim.
         signal.pthread_sigmask(signal.SIG_BLOCK, {shim.STOP})
+        supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
             # The inherited descriptor shares the lock, which must end with the supervisor.
             os.close(self.lock)
-            shim.run(path, self._command(replica), self.request["grace_s"])
+            parent = supervisor if self.in_job else None
+            shim.run(path, self._command(replica), self.request["grace_s"], parent=parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {shim.STOP})
         replica.child = pid
         replica.phase = Phase.RUNNING
@@ -488,9 +528,16 @@ class _Supervisor:
         self.wake, write = shim.pipe()
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        if self.in_job:
+            # Queues end a job by TERM, at its time limit too; some then send KILL.
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(signum, self._on_end_by_queue)
         # Some file systems have no FIFOs.
         with contextlib.suppress(OSError):
             self.bell = safe_files.open_fifo(layout.BELL)
+
+    def _on_end_by_queue(self, *_: object) -> None:
+        self.is_ended_by_queue = True
 
 
 def _phase(found: dict[str, Any]) -> Phase:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeVar
 from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
+from airflow_provider_launch.testing.example_scheduler import ThreadsScheduler
 from tests.support.threads_engine import ThreadsEngine
-from tests.support.threads_scheduler import ThreadsScheduler
 
 DEFECTS: dict[type[Scheduler[Any]], tuple[str, ...]] = {}
 """Broken scheduler -> names of the tests that fail for it, or of single cases of them: `test_x[a]`."""

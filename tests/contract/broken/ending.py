@@ -15,9 +15,9 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._base import until
+from airflow_provider_launch.testing.example_scheduler import _APP_ID, AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.contract.broken.running import ChangesReplicas, ChangesWhatIsTold
-from tests.support.threads_scheduler import _APP_ID, AppThread
 
 # ---- gang ----------------------------------------------------------------------------------------------------
 
@@ -326,6 +326,16 @@ class TellsUnknownAppsAsUnknown(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         return {app_id: found[app_id] or DescribeAppResponse(app_id, AppState.UNKNOWN) for app_id in found}
+
+
+@caught_by("test_describe_of_an_unknown_app_is_none[contract-never-launched]")
+class RaisesForUnknownApps(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            if response is None:
+                raise UnknownAppException(app_id)
+        return found
 
 
 @caught_by("test_describe_of_an_unknown_app_is_none[../../etc]")

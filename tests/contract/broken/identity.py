@@ -16,8 +16,8 @@ from airflow_provider_launch.schedulers.api import LogChunk, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, SchedulerUnavailableError
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.testing._base import until
+from airflow_provider_launch.testing.example_scheduler import AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
-from tests.support.threads_scheduler import AppThread
 
 
 @caught_by("test_apps_without_an_id_get_different_ones")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, LogChunk
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.testing.example_scheduler import AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
-from tests.support.threads_scheduler import AppThread
 
 UNREACHABLE = "test_unreachable_is_an_error_and_never_an_answer"
 
@@ -114,9 +114,9 @@ class _Nervous(AppThread):
 
 
 class _Forgetful(AppThread):
-    def _look(self) -> bool:
+    def _check_programs(self) -> bool:
         before = [dict(replica) for replica in self.replicas]
-        news = super()._look()
+        news = super()._check_programs()
         if not (self.dir.parents[1] / "root").exists():
             for replica, was in zip(self.replicas, before, strict=True):
                 if "exit_code" in replica and "exit_code" not in was:

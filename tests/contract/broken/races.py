@@ -15,10 +15,10 @@ from typing import Any
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse
 from airflow_provider_launch.schedulers.local.records import Records
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing.example_scheduler import AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
-from tests.support.threads_scheduler import AppThread
 
 DEATH_WINDOW_S = 1.0
 """Most of the duration of a start, so that some launchers are killed in it."""
@@ -109,7 +109,7 @@ class EachObserverRetries(Threads):
     capabilities = promised = frozenset({*Threads.capabilities, Capability.REPLICA_RETRY})
     app_thread = _Attempt
 
-    def _refuse_unsupported(self, role: Role) -> None:
+    def _refuse_unsupported(self, app: AppDef) -> None:
         pass
 
     def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:

@@ -24,15 +24,15 @@ from tests.contract.broken.defects import Threads, caught_by
     "test_policy_that_is_not_offered_is_refused[ROLE]",
 )
 class DropsWishes(Threads):
-    def _refuse_unsupported(self, role: Role) -> None:
+    def _refuse_unsupported(self, app: AppDef) -> None:
         pass
 
 
 @caught_by("test_mount_is_accepted_or_refused[bind]", "test_gpu_that_cannot_be_had_is_refused")
 class RefusesWithoutAReason(Threads):
-    def _refuse_unsupported(self, role: Role) -> None:
+    def _refuse_unsupported(self, app: AppDef) -> None:
         try:
-            super()._refuse_unsupported(role)
+            super()._refuse_unsupported(app)
         except UnsupportedError:
             raise UnsupportedError("not supported") from None
 
@@ -45,28 +45,29 @@ class RefusesWithoutAReason(Threads):
     "test_policy_that_is_not_offered_is_refused[REPLICA]",
 )
 class RefusesWithoutACure(Threads):
-    def _refuse_unsupported(self, role: Role) -> None:
+    def _refuse_unsupported(self, app: AppDef) -> None:
         try:
-            super()._refuse_unsupported(role)
+            super()._refuse_unsupported(app)
         except UnsupportedError as error:
             raise UnsupportedError(str(error).partition(";")[0]) from None
 
 
 @caught_by("test_replicas_agree_on_ports", "test_policy_that_is_not_offered_is_refused[REPLICA]")
 class RefusesWithoutTheField(Threads):
-    def _refuse_unsupported(self, role: Role) -> None:
+    def _refuse_unsupported(self, app: AppDef) -> None:
         try:
-            super()._refuse_unsupported(role)
+            super()._refuse_unsupported(app)
         except UnsupportedError:
-            raise UnsupportedError(f"role {role.name!r} is not supported by 'threads'; leave it out") from None
+            raise UnsupportedError(f"role {app.roles[0].name!r} is not supported by 'threads'; leave it out") from None
 
 
 @caught_by("test_any_policy_is_accepted_without_retries")
 class RefusesPoliciesOfNoRetries(Threads):
-    def _refuse_unsupported(self, role: Role) -> None:
-        super()._refuse_unsupported(role)
-        if role.retry_policy is not RetryPolicy.APPLICATION:
-            raise UnsupportedError(f"role {role.name!r}: retry_policy is not offered by 'threads'; leave it out")
+    def _refuse_unsupported(self, app: AppDef) -> None:
+        super()._refuse_unsupported(app)
+        for role in app.roles:
+            if role.retry_policy is not RetryPolicy.APPLICATION:
+                raise UnsupportedError(f"role {role.name!r}: retry_policy is not offered by 'threads'; leave it out")
 
 
 @caught_by("test_bound_directory_is_there_and_read_only", "test_device_of_the_host_is_passed")

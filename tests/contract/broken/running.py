@@ -21,8 +21,8 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.testing.example_scheduler import AppThread
 from tests.contract.broken.defects import Local, Threads, caught_by
-from tests.support.threads_scheduler import AppThread
 
 # ---- reports ------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from airflow_provider_launch.testing.example_scheduler import AppThread
 from tests.contract.broken.defects import Threads
-from tests.support.threads_scheduler import AppThread
 
 
 class SlipsAtOnce(Threads):

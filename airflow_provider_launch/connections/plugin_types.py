@@ -1,0 +1,56 @@
+"""Types of connections that plug-ins register by entry points."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.util import entrypoints
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["CONNECTIONS_GROUP", "plugin_scheduler", "plugin_types"]
+
+CONNECTIONS_GROUP = "airflow_provider_launch.connections"
+"""Entry points: the type of the connection to the class of its scheduler, `launch_tsp = "launch_tsp:TspScheduler"`."""
+
+
+def plugin_types() -> dict[str, EntryPoint]:
+    """Return the types by name; nothing is imported."""
+    return entrypoints.find(CONNECTIONS_GROUP)
+
+
+@lru_cache(maxsize=64)
+def plugin_scheduler(conn_type: str) -> type[Any] | None:
+    """Return the class of the scheduler of a type; None if no plug-in has registered the type.
+
+    Raises:
+        MissingDependencyError: the plug-in cannot be imported.
+        InvalidAppError: the entry point is not a class with options.
+    """
+    found = plugin_types().get(conn_type)
+    if found is None:
+        return None
+    try:
+        scheduler = found.load()
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the plug-in of connection type {conn_type!r} cannot be imported: {error}"
+        ) from error
+    for name in ("connection_type", "opts_type"):
+        options = getattr(scheduler, name, None)
+        if not (isinstance(options, type) and issubclass(options, StructuredOpts)):
+            raise InvalidAppError(
+                f"connection type {conn_type!r}: {found.value!r} must be a class of a scheduler whose {name!r} is a "
+                f"subclass of StructuredOpts; fix the entry point of the plug-in"
+            )
+    if not isinstance(getattr(scheduler, "name", None), str):
+        raise InvalidAppError(
+            f"connection type {conn_type!r}: {found.value!r} must have the attribute 'name', under which its "
+            f"scheduler is registered; fix the plug-in"
+        )
+    kind: type[Any] = scheduler
+    return kind

@@ -1,0 +1,203 @@
+"""Jobs that wait, are ended by users of the queue, or vanish; on task spooler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.schedulers.queue import QueueScheduler, run_command
+from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs.errors import (
+    InvalidRunConfigException,
+    MissingDependencyError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+from airflow_provider_launch.specs.states import is_terminal
+from tests.plugins.test_tsp import REAL, TspEngine
+
+pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
+
+
+@pytest.fixture
+def engine(install: Callable[[str], Path], tmp_path: Path) -> Iterator[TspEngine]:
+    install("launch_tsp")
+    engine = TspEngine(tmp_path)
+    engine.tsp("-S", "1")
+    yield engine
+    engine.tsp("-K")
+
+
+@pytest.fixture
+def scheduler(engine: TspEngine) -> Iterator[QueueScheduler]:
+    import launch_tsp
+
+    scheduler = launch_tsp.create_scheduler("test", root=str(engine.root), socket=engine.socket)
+    yield scheduler
+    for row in scheduler.list():
+        scheduler.delete(row.app_id)
+
+
+def launch(scheduler: QueueScheduler, script: str, **cfg: object) -> str:
+    app = AppDef("app", [Role("main", "/", entrypoint="sh", args=["-c", script])])
+    return scheduler.schedule(scheduler.submit_dryrun(app, cfg))
+
+
+def until_state(scheduler: QueueScheduler, app_id: str, state: AppState):
+    deadline = time.monotonic() + 30
+    while True:
+        found = scheduler.describe(app_id)
+        assert found
+        if found.state is state:
+            return found
+        assert not is_terminal(found.state), found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_an_app_waits_for_its_turn_with_a_message(scheduler) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    second = launch(scheduler, "true")
+
+    found = scheduler.describe(second)
+    assert (found.state, found.msg) == (AppState.PENDING, "its job is in the queue")
+    scheduler.cancel(first)
+    until_state(scheduler, second, AppState.SUCCEEDED)
+
+
+def test_a_waiting_app_is_cancelled_without_a_start(scheduler, engine) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    second = launch(scheduler, "true")
+    scheduler.cancel(second)
+
+    found = scheduler.describe(second)
+    assert found.state is AppState.CANCELLED
+    assert [replica.state for role in found.roles_statuses for replica in role.replicas] == [AppState.CANCELLED]
+    assert engine.tsp("-l").count(second) == 0
+    assert engine.starts(second) == 0
+
+
+def test_a_job_that_a_user_of_the_queue_ends_is_a_failure(scheduler, engine) -> None:
+    app_id = launch(scheduler, "trap 'exit 0' TERM; sleep 60 & wait")
+    until_state(scheduler, app_id, AppState.RUNNING)
+    engine.tsp("-k")
+
+    found = until_state(scheduler, app_id, AppState.FAILED)
+    assert found.msg == "the queue, or a user of it, ended the job of the app"
+    assert engine.alive(app_id) == 0
+
+
+def test_a_job_that_a_user_of_the_queue_removes_is_a_failure(scheduler, engine) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    scheduler.missing_after_s = 0.0
+    second = launch(scheduler, "true")
+    engine.tsp("-r")
+
+    found = until_state(scheduler, second, AppState.FAILED)
+    assert found.msg.startswith("the queue does not list job")
+
+
+def test_a_job_that_the_queue_does_not_list_yet_waits(scheduler, engine) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    second = launch(scheduler, "true")
+    engine.tsp("-r")
+
+    found = scheduler.describe(second)
+    assert found.state is AppState.PENDING
+    assert "does not list job" in found.msg
+
+
+def test_a_queue_that_is_down_is_an_error_and_never_a_state(scheduler, engine) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    second = launch(scheduler, "true")
+    away = Path(engine.socket).rename(f"{engine.socket}.away")
+
+    with pytest.raises(SchedulerUnavailableError, match="no server has the socket"):
+        scheduler.describe(second)
+    # A running app reports for itself.
+    assert scheduler.describe(first).state is AppState.RUNNING
+    away.rename(engine.socket)
+    assert scheduler.describe(second).state is AppState.PENDING
+
+
+def test_a_job_that_was_refused_leaves_no_app(scheduler, engine, monkeypatch) -> None:
+    def refuse(_job: object) -> str:
+        raise SchedulerRejectedError("the queue is closed; ask its administrator")
+
+    monkeypatch.setattr(scheduler, "submit_job", refuse)
+    with pytest.raises(SchedulerRejectedError, match="the queue is closed"):
+        launch(scheduler, "true")
+
+    assert scheduler.list() == []
+
+
+def test_a_job_needs_an_id(scheduler, monkeypatch) -> None:
+    monkeypatch.setattr(scheduler, "submit_job", lambda _job: "")
+    with pytest.raises(SchedulerRejectedError, match="the id ''; fix `submit_job`"):
+        launch(scheduler, "true")
+
+
+def test_the_time_in_the_queue_does_not_count_as_run_time(scheduler) -> None:
+    first = launch(scheduler, "sleep 3")
+    until_state(scheduler, first, AppState.RUNNING)
+    second = launch(scheduler, "sleep 1", time_limit_s=2.0)
+
+    until_state(scheduler, second, AppState.SUCCEEDED)
+
+
+def test_two_jobs_of_one_app_run_it_once(scheduler, engine, monkeypatch) -> None:
+    """A launcher that is killed before it has stored the id of the job submits again."""
+    engine.tsp("-S", "2")
+    submit = scheduler.submit_job
+    monkeypatch.setattr(scheduler, "submit_job", lambda job: (submit(job), submit(job))[1])
+    app_id = launch(scheduler, "sleep 1; echo once")
+
+    until_state(scheduler, app_id, AppState.SUCCEEDED)
+    assert [*scheduler.log_iter(app_id, "main")] == ["once\n"]
+    assert engine.starts(app_id) == 1
+
+
+def test_options_and_resources_reach_the_job(scheduler, monkeypatch) -> None:
+    from airflow_provider_launch.specs import Resource
+
+    jobs: list = []
+    monkeypatch.setattr(scheduler, "submit_job", lambda job: jobs.append(job) or "0")
+    roles = [
+        Role("main", "/", entrypoint="true", num_replicas=2, resource=Resource(cpu=2, gpu=0, memMB=100)),
+        Role("other", "/", entrypoint="true"),
+    ]
+    info = scheduler.submit_dryrun(AppDef("app", roles), {"slots": 3})
+    scheduler.schedule(info)
+
+    assert "one job of 'tsp' runs all replicas: slots=3" in str(info)
+    assert (jobs[0].options["slots"], jobs[0].cpu, jobs[0].memory_mb) == (3, 4, 200)
+
+
+@pytest.mark.parametrize("params", [{}, {"root": "relative"}, {"root": "/x", "sockt": "/y"}])
+def test_wrong_connections_are_refused(engine, params) -> None:
+    import launch_tsp
+
+    with pytest.raises(InvalidRunConfigException, match=r"root|did you mean 'socket'"):
+        launch_tsp.create_scheduler("test", **params)
+
+
+COMMANDS = [
+    (["no-such-command"], MissingDependencyError, "not installed"),
+    (["sh", "-c", "echo refused >&2; exit 3"], SchedulerRejectedError, "refused"),
+    (["sh", "-c", "echo server is down; exit 3"], SchedulerUnavailableError, "server is down"),
+    (["sleep", "5"], SchedulerUnavailableError, "try again later"),
+]
+
+
+@pytest.mark.parametrize(("command", "error", "text"), COMMANDS, ids=["missing", "refused", "down", "slow"])
+def test_errors_of_commands_are_those_of_the_launcher(command, error, text) -> None:
+    with pytest.raises(error, match=text):
+        run_command(command, timeout_s=0.3, unavailable=["is down"])
