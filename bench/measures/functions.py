@@ -1,7 +1,11 @@
-"""Parse cost of functions in a DAG file, next to `@task.docker`: CPU of this process, in pairs."""
+"""Parse cost of functions in a DAG file, next to `@task.docker`: CPU of this process, in pairs.
+
+Each file is new, as for each process that parses a DAG file. `docker_true` measures the launch of a function.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
 import statistics
@@ -10,7 +14,7 @@ from pathlib import Path
 
 from rows import row
 
-TASKS, PAIRS = 100, 9
+TASKS, PAIRS = 100, 15
 HOME = Path(os.environ["BENCH_HOME"])
 HEAD = """
 import json
@@ -33,8 +37,11 @@ TASK = """
 """
 
 
+NUMBERS = itertools.count()
+
+
 def written(decorator: str, more: str = "") -> Path:
-    path = HOME / f"{decorator}.py"
+    path = HOME / f"{decorator}_{next(NUMBERS)}.py"
     texts = [TASK.format(decorator=decorator, more=more, at=at) for at in range(TASKS)]
     path.write_text(HEAD + "".join(texts), encoding="utf-8")
     return path
@@ -46,9 +53,13 @@ def milliseconds(path: Path) -> float:
     return 1000 * (time.process_time() - started) / TASKS
 
 
-files = [written("launch_python"), written("docker", ', docker_url="unix://none"')]
+def pair() -> tuple[float, float]:
+    ours, peer = written("launch_python"), written("docker", ', docker_url="unix://none"')
+    return milliseconds(ours), milliseconds(peer)
+
+
 # The first pair imports what both need.
-pairs = [[milliseconds(path) for path in files] for _ in range(PAIRS + 1)][1:]
+pairs = [pair() for _ in range(PAIRS + 1)][1:]
 ours, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
 share = statistics.median(a / b for a, b in pairs)
 row("parse a task", ours, "ms", peer=peer, note=f"a file of {TASKS} functions; peer: @task.docker")
