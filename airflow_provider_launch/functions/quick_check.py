@@ -7,7 +7,7 @@ import linecache
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from airflow_provider_launch.functions.loaded_names import names_in
@@ -93,29 +93,18 @@ class _Check:
         self._seen: set[str] = {function.__name__}
 
     def passes(self) -> bool:
-        function, globals_ = self._function, self._function.__globals__
-        if "*" in self._imports.unclear or function.__name__ in globals_:
+        function = self._function
+        if "*" in self._imports.unclear or function.__name__ in function.__globals__ or not _has_plain_cells(function):
             return False
-        # Helpers share one module with the values of functions around this one.
-        todo, has_cells = [function.__code__], bool(function.__closure__)
-        for cell in function.__closure__ or ():
-            try:
-                if not is_plain(cell.cell_contents):
-                    return False
-            except ValueError:
-                return False
+        todo = [function.__code__]
         while todo:
             names = names_in(todo.pop())
             if not all(self._has_module(name) for name in names.modules):
                 return False
-            for name in names.needed:
-                if name in self._seen:
-                    continue
+            for name in names.needed.keys() - self._seen:
                 self._seen.add(name)
-                value = globals_.get(name, self)
-                if type(value) is FunctionType and name not in self._imports.modules:
-                    if has_cells or not self._is_helper(name, value):
-                        return False
+                value = function.__globals__.get(name, self)
+                if self._is_helper(name, value):
                     todo.append(value.__code__)
                 elif not self._is_known(name, value):
                     return False
@@ -133,7 +122,10 @@ class _Check:
     def _has_module(self, module: str) -> bool:
         return is_in_image(module, self._path, has_workspace=self._has_workspace)
 
-    def _is_helper(self, name: str, value: FunctionType) -> bool:
+    def _is_helper(self, name: str, value: Any) -> bool:
+        if type(value) is not FunctionType or name in self._imports.modules or self._function.__closure__:
+            # Helpers share one module with the values of functions around this one.
+            return False
         code = value.__code__
         if code.co_filename != self._path or value.__name__ != name or code.co_firstlineno > len(self._imports.lines):
             return False
@@ -141,6 +133,14 @@ class _Check:
         is_alone = re.match(rf"\s*(?:async\s+)?def\s+{name}\b", line) is not None
         has_defaults = bool(value.__defaults__ or value.__kwdefaults__)
         return is_alone and not has_defaults and not value.__closure__ and _is_simple(value, may_yield=True)
+
+
+def _has_plain_cells(function: FunctionType) -> bool:
+    """Return whether the names of functions around it have plain values."""
+    try:
+        return all(is_plain(cell.cell_contents) for cell in function.__closure__ or ())
+    except ValueError:
+        return False
 
 
 def _is_simple(function: FunctionType, *, may_yield: bool = False) -> bool:

@@ -1,6 +1,7 @@
-"""Parse cost of functions in a DAG file, next to `@task.docker`: CPU of this process, in pairs.
+"""Parse and launch cost of functions of a DAG file.
 
-Each file is new, as for each process that parses a DAG file. `docker_true` measures the launch of a function.
+Parse: next to `@task.docker`, CPU of this process, in pairs. Each file is new, as for each process that parses a DAG
+file. Launch: on Docker, next to `LaunchAppOperator` with the same program, in processes that have launched before.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import statistics
 import time
 from pathlib import Path
 
+import docker_engine
 from rows import row
+from task_pairs import Cost, median, ratio, span, task
 
 TASKS, PAIRS = 100, 15
+ROUNDS, WARM = 7, 3
 HOME = Path(os.environ["BENCH_HOME"])
 HEAD = """
 import json
@@ -64,3 +68,17 @@ ours, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
 share = statistics.median(a / b for a, b in pairs)
 row("parse a task", ours, "ms", peer=peer, note=f"a file of {TASKS} functions; peer: @task.docker")
 row("parse a task: ours / peer", share, "x", limit=1.5, note=f"{PAIRS} pairs")
+
+docker_engine.use("a Python function on Docker")
+docker_engine.use_python()
+costs: dict[str, list[Cost]] = {"function": [], "program": []}
+for number in range(ROUNDS + 1):
+    for side in ("function", "program") if number % 2 else ("program", "function"):
+        found, log = task(side, 1 + WARM, "None")
+        log.unlink()
+        if number:
+            costs[side].append({kind: median(found[1:], kind) for kind in ("wall", "cpu")})
+note = f"ours {span(costs['function'])}; peer: LaunchAppOperator with `python3 -c None`, {span(costs['program'])}"
+row("launch a function", median(costs["function"]), peer=median(costs["program"]), note=note)
+worth, pairs = ratio(costs["function"], costs["program"])
+row("launch a function: with / without its source", worth, "x", limit=1.25, note=pairs)

@@ -64,8 +64,8 @@ def run(path: Path, task_id: str) -> None:
     numbers = {"try_number": 1, "pool_slots": 1, "priority_weight": 1}
     instance = TaskInstanceDTO(id=uuid.uuid4(), dag_version_id=uuid.uuid4(), queue="default", **where, **numbers)
     api = FakeExecutionApi()
-    states = []
-    api.on_call = lambda method, parts, body: states.append((body or {}).get("state")) if parts[-1] == "state" else None
+    states: list[str] = []
+    api.on_call = lambda _, parts, body: states.append(body["state"]) if parts[-1] == "state" else None
     supervise_task(
         ti=instance, bundle_info=BundleInfo(name="dags-folder", version=None), dag_rel_path=path.name, token="",
         client=api.client(), log_path=f"{task_id}.log",
