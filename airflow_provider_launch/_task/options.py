@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -141,6 +143,12 @@ def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
 
 def default_deferrable() -> bool:
     """Return `[operators] default_deferrable` of Airflow's configuration."""
+    return _default_deferrable(os.environ.get("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"))
+
+
+@functools.cache
+def _default_deferrable(_variable: str | None) -> bool:
+    """Read the configuration once, because this takes as long as the rest of a task's options."""
     from airflow_provider_launch._airflow import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))

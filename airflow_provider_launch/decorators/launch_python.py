@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overl
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
+from airflow_provider_launch._task.errors import final_errors
+from airflow_provider_launch.functions.app import role_app
+from airflow_provider_launch.functions.arguments import check_json, defaults_of, parameters_of
+from airflow_provider_launch.functions.quick_check import surely_travels
+from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 
 if TYPE_CHECKING:
@@ -64,10 +69,6 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.functions.app import role_app
-        from airflow_provider_launch.functions.arguments import parameters_of
-
         self._python, self._gather = python, gather
         self._named: dict[str, Any] = {}
         """Arguments from Airflow's context."""
@@ -89,8 +90,6 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
 
     def execute(self, context: Context) -> Any:
         """Launch the function and return its value; as `LaunchAppOperator.execute`."""
-        from airflow_provider_launch.functions.arguments import parameters_of
-
         parameters = parameters_of(self.python_callable)
         given = {*self.op_kwargs, *parameters[: len(self.op_args)]}
         self._named = {
@@ -153,8 +152,6 @@ def _check_arguments(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> None:
     """Refuse arguments that JSON cannot hold, as far as they are known when the DAG is parsed."""
-    from airflow_provider_launch.functions.arguments import check_json, defaults_of
-
     for at, value in enumerate(args):
         check_json(value, names[at] if at < len(names) else f"args[{at}]", _is_later)
     for name, value in kwargs.items():
@@ -215,12 +212,11 @@ def launch_python_task(
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.functions.source import source_of
-
         with final_errors(str(kwargs.get("task_id") or getattr(function, "__name__", ""))):
             # Here, because Airflow creates no operator for a mapped task.
-            source_of(function, has_workspace=kwargs.get("workspace") is not None)
+            has_workspace = kwargs.get("workspace") is not None
+            if not surely_travels(function, has_workspace=has_workspace):
+                source_of(function, has_workspace=has_workspace)
         return task_decorator_factory(
             python_callable=function,
             multiple_outputs=multiple_outputs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import re
 import sys
 from dataclasses import dataclass, field
 from types import CodeType
@@ -11,6 +12,7 @@ _OPS = dis.opmap
 _LOAD_GLOBAL, _IMPORT, _EXTENDED = _OPS["LOAD_GLOBAL"], _OPS["IMPORT_NAME"], _OPS["EXTENDED_ARG"]
 _LOAD_NAME = {_OPS[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in _OPS}
 _STORE_NAME = _OPS["STORE_NAME"]
+_SOUGHT = re.compile(b"[" + re.escape(bytes([_LOAD_GLOBAL, *_LOAD_NAME, _STORE_NAME, _IMPORT])) + b"]")
 # Since Python 3.11 the lowest bit of the argument of LOAD_GLOBAL has another meaning (documentation of `dis`).
 _SHIFT = 1 if sys.version_info >= (3, 11) else 0
 
@@ -29,18 +31,19 @@ class Names:
 def names_in(code: CodeType, found: Names | None = None) -> Names:
     """Return the names that the code, and the code inside of it, look up in their module.
 
-    A scan of the code itself, because `dis.get_instructions` takes ten times as long.
+    A search in the code itself, because `dis.get_instructions` takes many times as long.
     """
     found = Names() if found is None else found
-    names, raw, more = code.co_names, code.co_code, 0
+    names, ops, arguments = code.co_names, code.co_code[::2], code.co_code[1::2]
     loaded: list[str] = []
     stored: set[str] = set()
-    for op, argument in zip(raw[::2], raw[1::2], strict=True):
-        if op == _EXTENDED:
-            more = (more | argument) << 8
-            continue
-        argument |= more  # noqa: PLW2901 - the rest of a large argument
-        more = 0
+    for match in _SOUGHT.finditer(ops):
+        at = before = match.start()
+        op, argument = ops[at], arguments[at]
+        while before and ops[before - 1] == _EXTENDED:
+            # The rest of a large argument.
+            before -= 1
+            argument |= arguments[before] << (8 * (at - before))
         if op == _LOAD_GLOBAL:
             found.needed[names[argument >> _SHIFT]] = None
         elif op in _LOAD_NAME:

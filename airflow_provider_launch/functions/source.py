@@ -25,7 +25,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 DECORATOR = "@task.launch_python"
 _OF_MODULES = frozenset({"__name__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__debug__"})
 _AIRFLOW = "airflow"
-_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Collector:
             raise InvalidAppError(f"{DECORATOR} needs a function made with 'def', not a method ({node.name!r})")
         if hasattr(function, "__wrapped__"):
             raise _CannotTravelError(f"a decorator below {DECORATOR} wraps it; call that inside of the function")
-        if code.co_flags & _GENERATORS:
+        if code.co_flags & GENERATORS:
             raise _CannotTravelError("it is a generator; return a list")
         self._meanings[function.__name__] = code
         line, text = self._file.text_of(node, with_decorators=False)
@@ -233,7 +233,7 @@ class _Collector:
         elif isinstance(value, ModuleType):
             self._check_module(value.__name__, name)
             self._pieces[1, f"import {value.__name__} as {name}\n"] = None
-        elif _is_plain(value):
+        elif is_plain(value):
             self._values[name] = repr(value)
         elif isinstance(value, type) and value.__module__ == self._globals.get("__name__"):
             self._class(name, value)
@@ -348,10 +348,7 @@ class _Collector:
             raise _CannotTravelError(_of_airflow(name))
         if not root:
             raise _CannotTravelError("it imports by a relative name; use the full name of the module")
-        if self._has_workspace or root in sys.stdlib_module_names:
-            return
-        beside = os.path.join(os.path.dirname(self._path), root)
-        if os.path.isfile(f"{beside}.py") or os.path.isfile(os.path.join(beside, "__init__.py")):
+        if not is_in_image(module, self._path, has_workspace=self._has_workspace):
             raise _CannotTravelError(f"module {root!r} lies next to its file; send it with workspace='.'")
 
     def _refuse_airflow(self, name: str, value: Any) -> None:
@@ -362,8 +359,7 @@ class _Collector:
             raise _CannotTravelError(
                 f"it uses the task {name!r}; call that outside, and pass its output as an argument"
             )
-        module = value.__name__ if isinstance(value, ModuleType) else _module_name(value)
-        if module.partition(".")[0] != _AIRFLOW:
+        if not is_of_airflow(value):
             return
         if hasattr(value, "resolve") and hasattr(value, "operator"):
             raise _CannotTravelError(
@@ -374,6 +370,23 @@ class _Collector:
 
 def _of_airflow(name: str) -> str:
     return f"{name!r} is a part of Airflow, which stays on the worker; pass what it needs as an argument"
+
+
+def is_of_airflow(value: Any) -> bool:
+    """Return whether the value, or its class, is a module or a part of Airflow."""
+    module = value.__name__ if isinstance(value, ModuleType) else _module_name(value)
+    return module.partition(".")[0] == _AIRFLOW
+
+
+def is_in_image(module: str, path: str, *, has_workspace: bool) -> bool:
+    """Return whether the image or the workspace has the module; False: Airflow, a relative name, next to the file."""
+    root = module.partition(".")[0]
+    if not root or root == _AIRFLOW:
+        return False
+    if has_workspace or root in sys.stdlib_module_names:
+        return True
+    beside = os.path.join(os.path.dirname(path), root)
+    return not (os.path.isfile(f"{beside}.py") or os.path.isfile(os.path.join(beside, "__init__.py")))
 
 
 def _module_name(value: Any) -> str:
@@ -407,7 +420,7 @@ def _annotation_names(node: ast.AST) -> Iterator[str]:
                 yield from (part.id for part in ast.walk(annotation) if isinstance(part, ast.Name))
 
 
-def _is_plain(value: Any, depth: int = 50) -> bool:
+def is_plain(value: Any, depth: int = 50) -> bool:
     """Return whether `repr` writes the value as Python reads it again."""
     kind = type(value)
     if value is None or value is ... or kind in (bool, int, float, str, bytes):
@@ -416,6 +429,6 @@ def _is_plain(value: Any, depth: int = 50) -> bool:
         if not depth:
             return False
         if kind is dict:
-            return all(_is_plain(each, depth - 1) for pair in value.items() for each in pair)
-        return all(_is_plain(each, depth - 1) for each in value)
+            return all(is_plain(each, depth - 1) for pair in value.items() for each in pair)
+        return all(is_plain(each, depth - 1) for each in value)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -574,29 +574,36 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
 
 def _has_xcom(value: object) -> bool:
     """Return whether a part of the value is resolved only in a run: the output of a task, or a `literal`."""
-    return any(True for _ in _resolved_later(value))
+    return bool(_resolved_later(value))
 
 
-def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool = False) -> Iterator[Any]:
-    """Yield the parts of the value that are resolved in a run.
+def _resolved_later(value: object, *, of_objects: bool = False) -> list[Any]:
+    """Return the parts of the value that are resolved in a run.
 
     With `of_objects` only parts of dataclasses, because Airflow finds the others itself.
     """
+    found: list[Any] = []
+    if value is not None:
+        _collect_later(value, found, is_wanted=not of_objects)
+    return found
+
+
+def _collect_later(value: object, found: list[Any], *, is_wanted: bool) -> None:
     if isinstance(value, Mapping):
         parts: Iterable[Any] = value.values()
     elif isinstance(value, (list, tuple)):
         parts = value
     elif is_plain_object(value):
-        parts, is_inside = vars(value).values(), True
+        parts, is_wanted = vars(value).values(), True
     else:
-        if hasattr(value, "resolve") and not isinstance(value, PurePath) and (is_inside or not of_objects):
-            yield value
+        if is_wanted and hasattr(value, "resolve") and not isinstance(value, PurePath):
+            found.append(value)
         return
     for part in parts:
         # Most parts are such; each parse of each DAG file pays for every one.
         kind = type(part)
         if not (part is None or kind in _LEAVES or (kind in _CONTAINERS and not part)):
-            yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
+            _collect_later(part, found, is_wanted=is_wanted)
 
 
 _LEAVES = frozenset({str, int, float, bool, bytes})

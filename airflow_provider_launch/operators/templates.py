@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from enum import Enum
@@ -22,12 +23,16 @@ T = TypeVar("T")
 
 def is_plain_object(value: object) -> bool:
     """Return whether the value is a dataclass that Airflow does not render by itself, such as the specs."""
+    return _is_plain_class(type(value))
+
+
+@functools.cache
+def _is_plain_class(kind: type) -> bool:
     return (
-        dataclasses.is_dataclass(value)
-        and not isinstance(value, type)
-        and not isinstance(value, Enum)
-        and not hasattr(value, "template_fields")
-        and not hasattr(value, "resolve")
+        dataclasses.is_dataclass(kind)
+        and not issubclass(kind, Enum)
+        and not hasattr(kind, "template_fields")
+        and not hasattr(kind, "resolve")
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from airflow.sdk import TaskGroup, task_group
+from airflow.sdk import TaskGroup
 
 from airflow_provider_launch.pipelines.gates import FanIn, FanOut, Scope, Source, StubOperator
 from airflow_provider_launch.pipelines.ids import folder_of
@@ -16,6 +16,9 @@ from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
 
 def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
     """Make a group that Airflow runs once for each element of the list."""
+    # Imported here, because each start of a task pays for the decorators of Airflow, which only a map needs.
+    from airflow.sdk import task_group
+
     order = renderer.next_order()
     fan_out = FanOut(task_id="fan_out", iterate_on=step.iterate_on, sources=sources, scope=scope, do_xcom_push=True)
     made: list[Part] = []

@@ -309,7 +309,8 @@ class _Reader:
         branch = fields.any("branch")
         if branch is None:
             fields.wrong(None, "has no 'branch': the graph that runs for each element")
-        fields.mapping("overrides")
+        if fields.mapping("overrides"):
+            fields.wrong("overrides", "has no effect on a map, which runs no app; move it to the steps of its 'branch'")
         return MapStep(
             **common,
             iterate_on=iterate_on,

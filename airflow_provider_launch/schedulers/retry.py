@@ -1,14 +1,14 @@
 """Decides the next step of an app after failures, for every backend that counts attempts itself; the reconcile loop.
 
 Pure, and imports only the standard library, because the local supervisor uses it too.
+`dataclasses` is not imported, because it takes as long as the start of the interpreter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 
 class Phase(str, Enum):
@@ -37,8 +37,7 @@ class RetryAction(str, Enum):
     """All replicas succeeded, except those of services: stop these; when they have ended, the app is SUCCEEDED."""
 
 
-@dataclass(frozen=True)
-class RolePolicy:
+class RolePolicy(NamedTuple):
     """The retries of a role: `policy` is the value of a `RetryPolicy`, and attempts = max_retries + 1."""
 
     policy: str
@@ -47,8 +46,7 @@ class RolePolicy:
     """Whether the role only serves the others: the app does not wait for it, and then its end does not matter."""
 
 
-@dataclass(frozen=True)
-class ReplicaAttempt:
+class ReplicaAttempt(NamedTuple):
     """The latest attempt of one replica within the current attempt of the app."""
 
     role: str
@@ -60,12 +58,11 @@ class ReplicaAttempt:
     """Used to order failures: the first one is the cause."""
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The next step and, for a failure, its cause."""
 
     next: RetryAction
-    start: tuple[tuple[str, int, int], ...] = field(default=())
+    start: tuple[tuple[str, int, int], ...] = ()
     """(role, replica, attempt) of each attempt to start."""
     cause: ReplicaAttempt | None = None
 

@@ -203,7 +203,8 @@ def _character_problem(text: str) -> str:
     """Return why a program cannot receive the text; empty if it can."""
     if "\0" in text:
         return "contains a NUL character, which no program can receive; remove it"
-    if _NO_UNICODE.search(text):
+    # The search takes microseconds in a long text, and each parse of a DAG file checks its apps.
+    if not text.isascii() and _NO_UNICODE.search(text):
         return "contains half of a surrogate pair, which is not a character; remove it"
     return ""
 

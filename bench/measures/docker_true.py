@@ -1,4 +1,4 @@
-"""The task `true` in a container: ours, the Docker provider's operator, `docker run`; and a function of Python."""
+"""The task `true` in a container: ours, the Docker provider's operator, and `docker run`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,3 @@ for name, found in (("new process", fresh), ("process in use", warm)):
     worth, pairs = ratio(ours, peer)
     row(f"task `true`, {name}: ours / peer", worth, "x", limit=1, note=pairs)
     row(f"task `true`, {name}: CPU", median(ours, "cpu"), peer=median(peer, "cpu"), note=f"ours {span(ours, 'cpu')}")
-
-docker_engine.use_python()
-costs: dict[str, list[Cost]] = {"function": [], "program": []}
-for number in range(PAIRS + 1):
-    for side in ("function", "program") if number % 2 else ("program", "function"):
-        found, log = task(side, 1 + WARM, "None")
-        log.unlink()
-        if number:
-            costs[side].append({kind: median(found[1:], kind) for kind in ("wall", "cpu")})
-note = f"ours {span(costs['function'])}; peer: LaunchAppOperator with `python3 -c None`, {span(costs['program'])}"
-row("a Python function, process in use", median(costs["function"]), peer=median(costs["program"]), note=note)
-worth, pairs = ratio(costs["function"], costs["program"])
-row("a Python function, process in use: with / without its source", worth, "x", limit=1.25, note=pairs)

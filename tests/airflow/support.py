@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import structlog
@@ -20,8 +20,6 @@ from airflow.sdk.api.datamodels._generated import DagRun, TaskInstance
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor
 
-from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.versions import (
     HAS_ON_KILL,
     USER_ACTION,
@@ -33,6 +31,12 @@ from tests.airflow.versions import (
     run_task_with,
     serialize,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import Role
+
+# Imported where it is used, because a benchmark measures these imports.
 
 START = "2026-01-01T00:00:00Z"
 LISTENERS: list[Callable[[str], object]] = []
@@ -271,9 +275,14 @@ def a_dag() -> DAG:
 
 def sh(script: str, *, name: str = "worker", **kwargs: Any) -> Role:
     """A role that runs a shell script."""
+    from airflow_provider_launch.specs import Role
+
     return Role(name=name, image="", entrypoint="sh", args=["-c", script], **kwargs)
 
 
 def launch(*roles: Role, **kwargs: Any) -> LaunchAppOperator:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef
+
     with a_dag():
         return LaunchAppOperator(task_id="t", app=kwargs.pop("app", AppDef("app", list(roles))), **kwargs)

@@ -103,7 +103,7 @@ def made(place: Place, function: Callable[..., Any], *args: Any, options: dict[s
     how = {
         "task_id": place.mark,
         "launch_conn_id": CONN,
-        "image": image_of(place),
+        **({} if "image" in options else {"image": image_of(place)}),
         "resource": Resource(cpu=1, gpu=0, memMB=64),
         "poll_interval_s": 0.2,
         # Most of these functions are faster than the default, and would never meet the trigger.
@@ -250,23 +250,61 @@ def test_real_torch_meets(place: Place) -> None:
     assert api.xcoms[place.mark, "return_value"] == 3.0
 
 
+@pytest.fixture
+def nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function of a file that imports a module next to it."""
+    (tmp_path / "nearby_module.py").write_text("WORD = 'here'\n")
+    (tmp_path / "workspace_dag.py").write_text("import nearby_module\n\ndef word():\n    return nearby_module.WORD\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function: Callable[..., Any] = __import__("workspace_dag").word
+    for name in ("workspace_dag", "nearby_module"):
+        monkeypatch.delitem(sys.modules, name)
+    return function
+
+
 @pytest.mark.parametrize(
     "place",
     [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "slurm")],
     indirect=True,
 )
-def test_a_workspace_brings_modules_next_to_the_file(place: Place, tmp_path, monkeypatch) -> None:
-    (tmp_path / "nearby_module.py").write_text("WORD = 'here'\n")
-    (tmp_path / "workspace_dag.py").write_text("import nearby_module\n\ndef word():\n    return nearby_module.WORD\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    function = __import__("workspace_dag").word
-    for name in ("workspace_dag", "nearby_module"):
-        monkeypatch.delitem(sys.modules, name)
+@in_modes
+def test_a_workspace_brings_modules_next_to_the_file(place: Place, nearby, tmp_path, deferrable: bool) -> None:
     api = FakeExecutionApi()
-    ran = run(made(place, function, options={"workspace": str(tmp_path)}), api)
+    ran = run(made(place, nearby, options={"workspace": str(tmp_path), "deferrable": deferrable}), api)
 
     assert ran.error is None, (ran.error, ran.lines)
     assert api.xcoms[place.mark, "return_value"] == "here"
+
+
+@pytest.mark.engine("kubernetes")
+@pytest.mark.engine("docker")  # builds the image
+@pytest.mark.engine("registry")
+@pytest.mark.engine("kube-apiserver")  # a cluster of our own, which takes images from a registry without TLS
+@pytest.mark.parametrize("place", ["kubernetes"], indirect=True)
+def test_a_workspace_is_built_for_pods(place: Place, nearby, tmp_path, docker_engine, registry) -> None:
+    api = FakeExecutionApi()
+    cfg = {"pull": "missing", "image_repo": f"{registry}/functions", "build_host": os.environ["DOCKER_HOST"]}
+    options = {"workspace": str(tmp_path), "image": docker_engine.python_image(), "cfg": cfg}
+    ran = run(made(place, nearby, options=options), api)
+
+    assert ran.error is None, (ran.error, ran.lines)
+    assert api.xcoms[place.mark, "return_value"] == "here"
+
+
+@pytest.mark.parametrize(
+    ("place", "cure"),
+    [
+        pytest.param("kubernetes", "set the option image_repo", marks=pytest.mark.engine("kubernetes")),
+        pytest.param("aws_batch", "put the code into the image", marks=pytest.mark.engine("aws_batch")),
+    ],
+    indirect=["place"],
+)
+def test_a_workspace_that_nothing_builds_is_refused_with_the_cure(place: Place, cure: str, nearby, tmp_path) -> None:
+    ran = run(made(place, nearby, options={"workspace": str(tmp_path), "retries": 1}), FakeExecutionApi(retries=1))
+
+    assert ran.state == "failed", ran.lines
+    assert cure in str(ran.error)
+    assert place.apps() == []
 
 
 @on_places

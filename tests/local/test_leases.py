@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def test_a_used_port_is_not_leased(tmp_path, monkeypatch):
         port = taken.getsockname()[1]
         monkeypatch.setattr(leases, "FIRST_PORT", port - 1)
         monkeypatch.setattr(leases, "LAST_PORT", port)
-        monkeypatch.setattr(leases.random.SystemRandom, "sample", lambda _self, ports, _count: [*reversed(ports)])
+        monkeypatch.setattr(random.SystemRandom, "sample", lambda _self, ports, _count: [*reversed(ports)])
         found = leases.Leases(str(tmp_path), str(tmp_path))._choose_port()
 
     assert found == port - 1

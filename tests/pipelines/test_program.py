@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,29 @@ def test_notebooks_that_run_at_once_keep_their_values(tmp_path: Path) -> None:
     assert found == [({"y": x * 10}, {"result", readme}) for x in range(1, 4)]
     # The folder may be read-only.
     assert listed(code) == {"ten.ipynb"}
+
+
+def test_lines_of_a_notebook_come_while_it_runs(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    data, seen = tmp_path / "data", tmp_path / "seen"
+    data.mkdir()
+    # The cell ends only after its first line was read here.
+    wait = f"import os, time\nprint('first')\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.05)\nprint('last')"
+    notebook(data / "slow.ipynb", [wait])
+    env = {"PATH": os.environ["PATH"], "HOME": str(data), "LAUNCH_RESULT_PATH": str(tmp_path / "result")}
+    command = [sys.executable, program.__file__, "notebook", "slow.ipynb", "", ""]
+    with subprocess.Popen(command, cwd=data, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        stop = threading.Timer(120, process.kill)
+        stop.start()
+        try:
+            first = process.stdout.readline()
+            seen.touch()
+            rest = process.stdout.read()
+        finally:
+            stop.cancel()
+
+    assert (first, rest, process.returncode) == ("first\n", "last\n", 0)
 
 
 def test_a_notebook_that_fails_leaves_no_folder(tmp_path: Path) -> None:

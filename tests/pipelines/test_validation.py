@@ -174,6 +174,11 @@ CASES = {
         branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
         {4: "is not a valid reducer; use list, min, max, sum, last, or module.function (no lambda)"},
     ),
+    "settings of a map": (
+        """a: {type: map, iterate_on: [1], iterate_as: x, next: success, overrides: {local: {env: {A: b}}},
+        branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
+        {4: "'overrides' has no effect on a map, which runs no app; move it to the steps of its 'branch'"},
+    ),
     "no branches": ("a: {type: parallel, next: success, branches: {}}", {4: "has no branches"}),
     "included file": ("a: {type: dag, dag_definition: gone.yaml, next: success}", {4: "'gone.yaml' cannot be read"}),
     "unknown argument of Airflow": (

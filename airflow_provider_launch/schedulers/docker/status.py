@@ -105,7 +105,7 @@ def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> st
     if newest.state == "dead" and not (end.out_of_memory or end.start_error):
         return "the engine could not clean up its container"
     otherwise = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
-    return ending_reason(end if phase is Phase.FAILED else replace(end, note=""), otherwise)
+    return ending_reason(end if phase is Phase.FAILED else end._replace(note=""), otherwise)
 
 
 def incidents(app: App, details: Mapping[str, Detail]) -> str:

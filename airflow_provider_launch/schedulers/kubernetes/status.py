@@ -273,7 +273,7 @@ def _state(  # noqa: PLR0911 - a table
 
 
 def _reason(pod: Pod, state: AppState) -> str | None:
-    end = replace(_end_of(pod), note="")
+    end = _end_of(pod)._replace(note="")
     if not end.start_error and state in {AppState.PENDING, AppState.SUBMITTED}:
         return waits_for([pod]) or None
     if not end.start_error and pod.stopped:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import re
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -180,6 +178,8 @@ class Leases:
 
     def _choose_port(self) -> int:
         # Random, so that two hosts with one root, or two roots on one host, rarely choose the same port.
+        import random  # here, because most apps need no port
+
         ports = range(FIRST_PORT, LAST_PORT + 1)
         for port in random.SystemRandom().sample(ports, len(ports)):
             if _is_free(port) and self._reserve(_port_lock(self._root, port)):
@@ -214,6 +214,8 @@ def _gpu_lock(root: str, device: str) -> str:
 
 
 def _is_free(port: int) -> bool:
+    import socket  # here, because it takes as long as half of the interpreter's start, and most apps need no port
+
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

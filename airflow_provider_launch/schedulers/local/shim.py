@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +50,8 @@ def run(directory: str, command: dict[str, Any], grace_s: float, *, parent: int 
     except BaseException:  # noqa: BLE001 - the fork must never continue as a second supervisor
         # The log may be on a full disk.
         with contextlib.suppress(OSError):
+            import traceback  # here, because it is rarely needed and takes milliseconds
+
             traceback.print_exc()
             sys.stderr.flush()
     finally:

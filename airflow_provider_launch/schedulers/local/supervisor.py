@@ -13,7 +13,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -496,7 +495,7 @@ class _Supervisor:
             "final": final is not None,
             "msg": message,
             "app_attempt": self.app_attempt,
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "boot_id": layout.boot_id(),
             "ports": self.ports,
             "replicas": [self._replica_document(r) for r in self.replicas],
