@@ -19,8 +19,8 @@ class FinalAppError(AirflowFailException, InvalidAppError):
 class final_errors:  # noqa: N801 - used like a function; a generator would restore the traceback
     """Fail without retries on `InvalidAppError`, which needs a change of the DAG or the connection.
 
-    Cuts the traceback of errors whose text is the whole explanation, also at a kill or an outage: our code does not help
-    the reader. It is logged with level debug.
+    Cuts the traceback of errors whose text is the whole explanation, also at a kill or an outage, because our code does
+    not help the reader. It is logged with level debug.
 
     Args:
         task_id: named in errors of DAG parsing, because Airflow's import error does not name the task.
