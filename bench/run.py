@@ -25,6 +25,7 @@ SECTIONS = {
     "Imports": ["imports"],
     "Pipelines": ["pipelines", "pipeline_steps"],
     "Functions": ["functions"],
+    "Command line": ["commands"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_requests", "docker_workspace"],
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_requests"],

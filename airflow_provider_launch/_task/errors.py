@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_launch._airflow import AirflowFailException
-from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, InvalidAppError
+from airflow_provider_launch._airflow import AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout
+from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
+
+log = logging.getLogger(__name__)
 
 
 class FinalAppError(AirflowFailException, InvalidAppError):
@@ -16,7 +19,8 @@ class FinalAppError(AirflowFailException, InvalidAppError):
 class final_errors:  # noqa: N801 - used like a function; a generator would restore the traceback
     """Fail without retries on `InvalidAppError`, which needs a change of the DAG or the connection.
 
-    Cuts the traceback of errors that the author of the DAG or program must fix, because our code does not help them.
+    Cuts the traceback of errors whose text is the whole explanation, also at a kill or an outage, because our code does
+    not help the reader. It is logged with level debug.
 
     Args:
         task_id: named in errors of DAG parsing, because Airflow's import error does not name the task.
@@ -33,8 +37,24 @@ class final_errors:  # noqa: N801 - used like a function; a generator would rest
         if isinstance(error, InvalidAppError) and not isinstance(error, FinalAppError):
             # The message names the problem, the object and the fix.
             raise FinalAppError(f"task {self._task_id!r}: {error}" if self._task_id else str(error)) from None
-        if isinstance(error, (FinalAppError, AppStatusError, AppNotStartedError)):
-            raise error.with_traceback(None)
+        if isinstance(error, (FinalAppError, LaunchError, AirflowTaskTimeout, AirflowSensorTimeout)):
+            log.debug("the task ends with this error", exc_info=error)
+            raise _without_frames(error)
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Return the error; neither it nor its causes have a traceback."""
+    each: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if each is None:
+            break
+        each.__traceback__ = None
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return error
+
+
+_MOST_CAUSES = 20
+"""A chain of causes may be a circle."""
 
 
 # Values of `airflow.sdk.bases.operator`: TRIGGER_FAIL_REPR and TriggerFailureReason.TRIGGER_TIMEOUT.

@@ -94,7 +94,7 @@ def _rows(schema: runopts) -> Iterator[dict[str, Any]]:
 
 def connections(options: argparse.Namespace, output: Output) -> int:
     """List connections, or test them; the exit code is 1 if a test failed."""
-    from airflow_provider_launch.connections.launch import CONNECTION_TYPES, LaunchConnection
+    from airflow_provider_launch.connections.launch import LaunchConnection
     from airflow_provider_launch.connections.plugin_types import plugin_types
     from airflow_provider_launch.connections.probes import probe
     from airflow_provider_launch.connections.sources import definitions, shell_deployment
@@ -102,8 +102,13 @@ def connections(options: argparse.Namespace, output: Output) -> int:
     if options.ids:
         found = [_defined(conn_id) for conn_id in options.ids]
     else:
-        types = {*CONNECTION_TYPES, *plugin_types()}
-        found = [each for each in definitions() if each.conn_type.replace("-", "_") in types]
+        # Also misspelt types: a connection that is missing in the list explains nothing.
+        types = plugin_types()
+        found = [
+            each
+            for each in definitions()
+            if each.conn_type.startswith("launch") or each.conn_type.replace("-", "_") in types
+        ]
     rows: list[dict[str, Any]] = []
     failed = False
     for definition in found:
@@ -111,6 +116,7 @@ def connections(options: argparse.Namespace, output: Output) -> int:
         row = {"connection": definition.conn_id, "type": definition.conn_type.replace("-", "_"), "where": None}
         row |= {"source": definition.source, "result": "not tested"}
         try:
+            connection.backend  # noqa: B018 - refuses other types
             row["where"] = connection.options.identity
             if options.test:
                 row["result"] = probe(connection)

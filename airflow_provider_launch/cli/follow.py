@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.errors import UnknownOutcomeError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.util.untrusted import one_line
 
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.output import Output
@@ -104,7 +105,7 @@ class _States:
         if isinstance(event, StateChanged) and not is_terminal(event.new):
             self._write(event.new, event.response)
         elif isinstance(event, AttemptEnded):
-            ending = event.ending or "cause unknown"
+            ending = one_line(event.ending or "cause unknown")
             self._output.note(f"[{event.role}/{event.replica}] --- attempt {event.attempt} ended: {ending} ---")
         elif isinstance(event, LogGap):
             self._output.note(f"warning: log: {event.message}")

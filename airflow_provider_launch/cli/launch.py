@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from airflow_provider_launch.cli.states import status_document
 from airflow_provider_launch.cli.targets import Target, cli_defaults, for_launch
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.util.documents import read_document
 
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.output import Output
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     defaults = cli_defaults()
     name, arguments = _split(options.words, defaults.get("component"))
     with for_launch(options.scheduler, options.connection) as target:
-        app = _app(name, arguments, target)
+        app = _app(name, arguments, target, output)
         if app is None:
             return 0
         if target.connection is not None:
@@ -117,7 +117,7 @@ def _split(words: Sequence[str], default: str | None) -> tuple[str, list[str]]:
     return name, rest[1:] if rest[:1] == ["--"] else rest
 
 
-def _app(name: str, arguments: list[str], target: Target) -> AppDef | None:
+def _app(name: str, arguments: list[str], target: Target, output: Output) -> AppDef | None:
     """Return the app of a component or a file; None if the help of the component was shown."""
     if name.endswith(_APP_FILES):
         return _app_of_file(Path(name), arguments)
@@ -131,9 +131,9 @@ def _app(name: str, arguments: list[str], target: Target) -> AppDef | None:
     except ComponentUsageError as error:
         # `-h` may be an argument of the component; if it is none, it asks for help, too.
         if not error.is_help and "-h" in arguments:
-            return _app(name, ["--help"], target)
+            return _app(name, ["--help"], target, output)
         if error.is_help:
-            print(str(error).rstrip())  # noqa: T201 - what was asked for
+            output.data(str(error).rstrip())
             return None
         if ours := _our_options(arguments):
             raise InvalidAppError(
@@ -153,18 +153,9 @@ def _app_of_file(path: Path, arguments: Sequence[str]) -> AppDef:
     if arguments:
         raise InvalidAppError(f"{path} describes an app, which takes no arguments; given: {' '.join(arguments)}")
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            found: object = json.loads(text)
-        else:
-            import yaml
-
-            found = yaml.safe_load(text)
+        found = read_document(path)
     except (OSError, ValueError) as error:
         raise InvalidAppError(f"the app in {path} cannot be read: {error}") from error
-    except Exception as error:
-        # An error of YAML has no base class of its own that could be named without its import.
-        raise InvalidAppError(f"the app in {path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise InvalidAppError(f"{path} must have the fields of an app, name and roles; docs/app.md lists them")
     return copy.deepcopy(app_from_dict(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def log(options: argparse.Namespace, output: Output) -> int:
         raise InvalidAppError(f"--tail={options.tail} must be 0 or more lines")
     try:
         pattern = re.compile(options.regex) if options.regex else None
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidAppError(f"--regex={options.regex!r} is not a regular expression: {error}") from error
     streams = Stream(options.streams) if options.streams else None
 
@@ -103,11 +104,16 @@ def parse_wanted(text: str) -> Wanted:
 
 
 def _numbers(text: str) -> Iterator[int]:
+    left = _MOST_REPLICAS
     for part in text.split(","):
         low, _, high = part.partition("-")
-        if len(low) > len(str(_MOST_REPLICAS)) or len(high) > len(str(_MOST_REPLICAS)):
-            raise InvalidAppError(f"no app has replica {part}")
-        yield from range(int(low), int(high or low) + 1)
+        if max(len(low), len(high)) > len(str(_MOST_REPLICAS)):
+            raise InvalidAppError(f"no app has replica {part[:40]}")
+        numbers = range(int(low), int(high or low) + 1)
+        left -= len(numbers)
+        if left < 0:
+            raise InvalidAppError(f"no app has {_MOST_REPLICAS} replicas; name fewer")
+        yield from numbers
 
 
 def _replicas(response: DescribeAppResponse, wanted: Wanted) -> list[tuple[str, int]]:
@@ -116,12 +122,12 @@ def _replicas(response: DescribeAppResponse, wanted: Wanted) -> list[tuple[str, 
     Raises:
         InvalidAppError: it has none of them; the text has its roles.
     """
-    counts = {role.name: role.num_replicas for role in response.roles}
+    numbers = {role.name: {*range(min(role.num_replicas, _MOST_REPLICAS))} for role in response.roles}
     for status in response.roles_statuses:
-        counts[status.role] = max(counts.get(status.role, 0), *(replica.id + 1 for replica in status.replicas), 0)
-    found = [(role, k) for role, count in counts.items() for k in range(count) if wanted.has(role, k)]
-    if counts and not found:
-        roles = ", ".join(f"{role} (0 to {count - 1})" for role, count in counts.items())
+        numbers.setdefault(status.role, set()).update(replica.id for replica in status.replicas)
+    found = [(role, k) for role, each in numbers.items() for k in sorted(each) if wanted.has(role, k)]
+    if numbers and not found:
+        roles = ", ".join(f"{role} (0 to {max(each, default=0)})" for role, each in numbers.items())
         raise InvalidAppError(f"the app has no such replica; its roles are {roles}")
     return found
 
@@ -162,7 +168,7 @@ class _Reader:
 
     def _tail(self, role: str, k: int, count: int, pattern: re.Pattern[str] | None) -> Iterator[_Item]:
         items = (item for item in self._all(role, k) if pattern is None or pattern.search(item.line.text))
-        return iter(deque(items, maxlen=count))
+        return iter(deque(items, maxlen=min(count, sys.maxsize)))
 
 
 def _with_first(first: _Item, rest: Iterator[_Item]) -> Iterator[_Item]:

@@ -63,7 +63,7 @@ def run_command(command: Command, options: argparse.Namespace) -> int:
             if code == FAULT or options.verbose:
                 import traceback
 
-                traceback.print_exc()
+                output.note(traceback.format_exc().rstrip())
             else:
                 output.error(str(error))
             with contextlib.suppress(BrokenPipeError):

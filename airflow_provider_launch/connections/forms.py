@@ -25,7 +25,7 @@ def connection_form(connection: type[StructuredOpts], launch: type[StructuredOpt
             form[name] = {
                 "label": _label(name),
                 "description": _help(name, schema),
-                "schema": _nullable(schema),
+                "schema": _nullable(name, schema),
             }
             if cls is launch:
                 form[name]["schema"]["section"] = LAUNCH_SECTION
@@ -91,7 +91,7 @@ def _in_words(name: str, value: object) -> str:
     return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}".rstrip()
 
 
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema in the format of Airflow's widgets: one level, with "null" among the types."""
     flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
     # `X | None` is an `anyOf` of two; the form supports only a list of types.
@@ -101,12 +101,20 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     kind = flat.get("type", "string")
     if kind == "boolean" and schema.get("default") is not False:
         # A switch has only two positions: it would show "off" for an unset option whose default is on.
-        return {"type": ["string", "null"], "enum": ["true", "false", None]}
+        shown = {"true": "yes", "false": "no", **_unset(name, schema)}
+        return {"type": ["string", "null"], "enum": ["true", "false", None], "values_display": shown}
     flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
     if "enum" in flat:
         flat["enum"] = [*flat["enum"], None]
+        flat["values_display"] = _unset(name, schema)
     # No default, because the form would store it, and later changes of the default would have no effect.
     return flat
+
+
+def _unset(name: str, schema: dict[str, Any]) -> dict[str, str]:
+    """Return the label of an unset field in a list of choices; Airflow would show `null`."""
+    default = schema.get("default")
+    return {"null": "default" if default is None else f"default: {_in_words(name, default)}"}
 
 
 COMMON_FIELDS: dict[str, dict[str, Any]] = {

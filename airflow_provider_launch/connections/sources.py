@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_launch.connections.definition import Definition, read_definition
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.documents import owner_problem, read_document, read_text
 from airflow_provider_launch.util.types import str_to_bool
 
 __all__ = [
@@ -38,7 +37,7 @@ def find_definition(conn_id: str) -> Definition | None:
         InvalidAppError: it is in none of the formats of Airflow, or the file cannot be read.
     """
     name = f"{_PREFIX}{conn_id.upper()}"
-    if text := os.environ.get(name):
+    if conn_id and (text := os.environ.get(name)):
         return read_definition(conn_id, text, f"variable {name}")
     return next((found for found in _in_file() if found.conn_id == conn_id), None)
 
@@ -54,7 +53,7 @@ def definitions() -> list[Definition]:
     found = {
         conn_id: read_definition(conn_id, text, f"variable {name}")
         for name, text in sorted(os.environ.items())
-        if name.startswith(_PREFIX) and text and (conn_id := name.removeprefix(_PREFIX).lower())
+        if name.startswith(_PREFIX) and name.isupper() and text and (conn_id := name.removeprefix(_PREFIX).lower())
     }
     return [*found.values(), *(each for each in _in_file() if each.conn_id.lower() not in found)]
 
@@ -81,27 +80,15 @@ def _in_file() -> Iterator[Definition]:
     if path is None:
         return
     try:
-        text = path.read_text(encoding="utf-8")
-        found = _parsed(text, is_json=path.suffix == ".json")
+        if problem := owner_problem(path, any_owner=True):
+            raise PermissionError(problem)
+        found = read_document(path) or {}
     except (OSError, ValueError) as error:
         raise InvalidAppError(f"the connections in {path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidAppError(f"the connections in {path} cannot be read: it must be an object of connections by id")
     for conn_id, value in found.items():
         yield read_definition(str(conn_id), value, str(path))
-
-
-def _parsed(text: str, *, is_json: bool) -> dict[str, Any]:
-    if is_json:
-        found: object = json.loads(text or "{}")
-    else:
-        import yaml
-
-        try:
-            found = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            raise ValueError(" ".join(str(error).split())) from None
-    if not isinstance(found, dict):
-        raise ValueError("it must be an object of connections by id")  # noqa: TRY004 - the text is wrong
-    return found
 
 
 # ---- Airflow's configuration ---------------------------------------------------------------------------------------
@@ -136,7 +123,7 @@ def _setting(name: str) -> str:
         return ""
     parser = configparser.ConfigParser(interpolation=None, strict=False, allow_no_value=True)
     try:
-        parser.read(path, encoding="utf-8")
+        parser.read_string(read_text(path), str(path))
     except (OSError, ValueError, configparser.Error) as error:
         raise InvalidAppError(f"{path} cannot be read: {error}") from error
     return parser.get("launch", name, fallback="") or ""

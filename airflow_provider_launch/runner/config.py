@@ -29,6 +29,7 @@ from airflow_provider_launch.schedulers import SCHEDULER_ALIASES, get_scheduler_
 from airflow_provider_launch.settings import ENV_LAUNCHCONFIG, ENV_TORCHXCONFIG
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, MissingDependencyError
 from airflow_provider_launch.specs.runopts import CfgVal, runopt, runopts
+from airflow_provider_launch.util.documents import owner_problem, read_text
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import get_type_name
 
@@ -49,6 +50,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     """Return the paths of the config files, in order of precedence.
 
     `LAUNCHCONFIG`, or the older `TORCHXCONFIG`, gives the only file; if it is empty, no file is read.
+    Otherwise a file that another user may have written, or that cannot be read, is ignored with a warning.
 
     Args:
         dirs: directories; None means `DEFAULT_CONFIG_DIRS`.
@@ -67,8 +69,14 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     for directory in DEFAULT_CONFIG_DIRS if dirs is None else dirs:
         candidates = (Path(directory) / name for name in (CONFIG_FILE, _OLDER_CONFIG_FILE))
         file = next((path for path in candidates if path.is_file()), None)
-        if file is not None and os.access(file, os.R_OK):
+        if file is None:
+            continue
+        problem = owner_problem(file) if os.access(file, os.R_OK) else f"{file} cannot be read"
+        if problem is None:
             found.append(str(file))
+        else:
+            # The current directory may be a shared one such as /tmp, and the file can name programs to run.
+            log.warning("%s; the file is ignored; %s=<path> names a file to read", problem, ENV_LAUNCHCONFIG)
     return found
 
 
@@ -78,9 +86,8 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
 def apply(scheduler: str, cfg: MutableMapping[str, CfgVal], dirs: Iterable[str] | None = None) -> None:
     """Add the options of a scheduler from the files to `cfg`; options that `cfg` has are kept."""
     for path in find_configs(dirs):
-        with Path(path).open(encoding="utf-8") as file:
-            load(scheduler, file, cfg)
-            log.info("options of %s were read from %s", scheduler, path)
+        _load(scheduler, _read(path), path, cfg)
+        log.info("options of %s were read from %s", scheduler, path)
 
 
 def load(scheduler: str, f: IO[str], cfg: MutableMapping[str, CfgVal]) -> None:
@@ -92,12 +99,19 @@ def load(scheduler: str, f: IO[str], cfg: MutableMapping[str, CfgVal]) -> None:
         InvalidRunConfigException: a text is not a valid value of its option.
         ValueError: the file is not valid INI.
     """
-    section = _section(_parsed(f), scheduler)
+    source = str(getattr(f, "name", "the file"))
+    _load(scheduler, _parsed(f.read(), source), source, cfg)
+
+
+def _load(
+    scheduler: str, sections: Mapping[str, Mapping[str, str]], source: str, cfg: MutableMapping[str, CfgVal]
+) -> None:
+    section = _section(sections, scheduler)
     if not section:
         return
     schema = _schema(scheduler)
     known = set(schema.registered(cfg))
-    found = _options(section, scheduler, schema, str(getattr(f, "name", "the file")))
+    found = _options(section, scheduler, schema, source)
     cfg.update({name: value for name, value in found.items() if name not in known})
 
 
@@ -109,8 +123,7 @@ def read_options(path: str, scheduler: str, schema: runopts) -> dict[str, CfgVal
         OSError: the file cannot be read.
         ValueError: it is not valid INI.
     """
-    with Path(path).open(encoding="utf-8") as file:
-        section = _section(_parsed(file), scheduler)
+    section = _section(_read(path), scheduler)
     for key, text in section.items():
         if text.startswith(PLACEHOLDER):
             raise InvalidRunConfigException(
@@ -187,8 +200,7 @@ def read_sections(paths: Iterable[str], prefix: str) -> dict[str, dict[str, str]
 
 
 def _sections(path: str, prefix: str) -> dict[str, dict[str, str]]:
-    with Path(path).open(encoding="utf-8") as file:
-        sections = _parsed(file)
+    sections = _read(path)
     named = ((*section.partition(CONFIG_PREFIX_DELIM), values) for section, values in sections.items())
     return {name: dict(values) for found, delim, name, values in named if found == prefix and delim and name}
 
@@ -203,12 +215,16 @@ def get_config(prefix: str, name: str, key: str, dirs: Iterable[str] | None = No
     return get_configs(prefix, name, dirs).get(key)
 
 
-def _parsed(f: IO[str]) -> dict[str, dict[str, str]]:
+def _read(path: str) -> dict[str, dict[str, str]]:
+    return _parsed(read_text(path), path)
+
+
+def _parsed(text: str, source: str) -> dict[str, dict[str, str]]:
     # No interpolation: `%` and `$` are plain text. Names of trackers may contain colons.
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), allow_no_value=True, strict=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # option names are case-sensitive
     try:
-        parser.read_file(f)
+        parser.read_string(text, source)
     except configparser.Error as error:
         raise ValueError(f"a configuration file is not valid INI: {error}") from error
     return {name: {key: text or "" for key, text in parser.items(name)} for name in parser.sections()}

@@ -245,3 +245,13 @@ def test_airflow_shows_the_forms() -> None:
         }  # fmt: skip
         if HAS_CONN_FIELDS:
             assert set(forms[conn_type]["extra_fields"]) == set(TYPES[conn_type]["conn-fields"])
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
+def test_an_unset_choice_shows_its_default(conn_type) -> None:
+    """Airflow shows "null" for a choice without a label."""
+    for name, field in TYPES[conn_type]["conn-fields"].items():
+        if "enum" in field["schema"]:
+            label = field["schema"]["values_display"]["null"]
+            assert label == "default" or label.startswith("default: "), name
+            assert not re.search(r"\b(None|null|True|False)\b", label), name

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import traceback
 
 import pytest
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -51,11 +54,42 @@ def test_below_an_error_of_the_user_are_few_frames_of_ours(api, tmp_path, monkey
     ran, _ = run_to_end(launch(kwargs.pop("role"), launch_conn_id="c", deferrable=deferrable, **kwargs), api)
 
     assert re.search(text, str(ran.error))
-    frames = traceback.extract_tb(ran.error.__traceback__)
-    ours = [f"{frame.filename}:{frame.lineno}" for frame in frames if "/airflow_provider_launch/" in frame.filename]
+    ours = ours_in(ran.error)
     assert 1 <= len(ours) < 3, ours
     assert ran.error.__cause__ is None
     assert ran.error.__suppress_context__ or ran.error.__context__ is None
+
+
+def test_below_the_error_of_a_killed_task_are_few_frames_of_ours(api, tmp_path, monkeypatch) -> None:
+    """Marked as failed, its log would otherwise end with the loop that noticed it."""
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_local", "extra": {"root": str(tmp_path)}}))
+    task = launch(sh("kill -TERM $TASK; sleep 60", env={"TASK": str(os.getpid())}), launch_conn_id="c")
+    before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+    try:
+        ran = run_task(task, api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert isinstance(ran.error, AppKilledError)
+    assert len(ours_in(ran.error)) < 3
+
+
+def test_below_the_error_of_an_outage_are_few_frames_of_ours(api, tmp_path, monkeypatch) -> None:
+    extra = {"host": "tcp://127.0.0.1:9"}
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    role = Role("worker", "busybox", entrypoint="true")
+    ran = run_task(launch(role, launch_conn_id="c", unavailable_for_s=0), api)
+
+    assert "127.0.0.1:9" in str(ran.error)
+    shown: BaseException | None = ran.error
+    while shown is not None:
+        assert len(ours_in(shown)) < 3
+        shown = shown.__cause__
+
+
+def ours_in(error: BaseException) -> list[str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno}" for frame in frames if "/airflow_provider_launch/" in frame.filename]
 
 
 def test_a_template_instead_of_a_number_names_the_fix() -> None:

@@ -63,6 +63,17 @@ def test_a_test_of_connections_reports_each(launch, define, tmp_path) -> None:
     assert "did you mean 'root'" in results["bad"]
 
 
+def test_connections_of_plug_ins_and_misspelt_types_are_listed(launch, define) -> None:
+    define("plugin", "launch", scheduler="acme")
+    define("typo", "launch_lokal")
+    ran = launch("connections", "--json")
+    rows = {row["connection"]: row for row in ran.data}
+
+    assert ran.code == 1
+    assert rows["plugin"]["where"].startswith("acme ")
+    assert "'launch_lokal', which is not a launch type; use one of launch, launch_local" in rows["typo"]["result"]
+
+
 def test_one_connection_by_its_id(launch, define) -> None:
     define("a")
     define("b")

@@ -15,6 +15,9 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import one_line
 
 _HOST_CHARS = 255
+_MOST_ATTEMPTS = 2**31 - 1
+_LATEST = 2**36
+"""Epoch seconds in the year 4147; a larger time cannot be shown as a date."""
 _STATES = {phase.value: state for phase, state in PHASE_STATES.items()}
 LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 
@@ -48,9 +51,11 @@ def response_from(
         if len(state["replicas"]) > (most := sum(role.num_replicas for role in app.roles)):
             # The program of the app has written them; each would cost memory and time in every poll.
             raise ValueError(f"the state has {len(state['replicas'])} replicas, the app {most}")
+        counts = {role.name: role.num_replicas for role in app.roles}
         for replica in state["replicas"]:
+            _refuse_replica(replica, counts)
             replicas[replica["role"]].append(_replica(replica, state, host))
-        restarts = state["app_attempt"] + sum(replica["attempt"] for replica in state["replicas"])
+        restarts = _count(state["app_attempt"]) + sum(replica["attempt"] for replica in state["replicas"])
         msg = state["msg"] or NONE
         response = app_response(
             app_id, AppState[state["state"]], msg=msg, restarts=restarts, replicas=replicas, app=app
@@ -98,6 +103,24 @@ def foreign_host(app: Mapping[str, Any], here: str) -> str:
     return f"launched on host {app['host']}, this is {here}: its processes can be seen and ended only there"
 
 
+def _refuse_replica(replica: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    """Refuse numbers that no supervisor writes; their sums would not fit into a database.
+
+    Raises:
+        ValueError: a number is wrong.
+        LookupError: the app has no such role.
+    """
+    if not 0 <= replica["id"] < counts[replica["role"]]:
+        raise ValueError(f"the state has replica {replica['id']}, the role {counts[replica['role']]}")
+    _count(replica["attempt"])
+
+
+def _count(attempts: int) -> int:
+    if not 0 <= attempts <= _MOST_ATTEMPTS:
+        raise ValueError(f"{attempts} is not a number of attempts")
+    return attempts
+
+
 def _replica(replica: Mapping[str, Any], state: Mapping[str, Any], host: str) -> ReplicaStatus:
     return ReplicaStatus(
         id=replica["id"],
@@ -126,4 +149,8 @@ def _reason(replica: Mapping[str, Any]) -> str | None:
 
 
 def _seconds(moment: float | None) -> int | None:
-    return None if moment is None else int(moment)
+    if moment is None:
+        return None
+    if not 0 <= moment <= _LATEST:
+        raise ValueError(f"{moment} is not a moment")
+    return int(moment)
