@@ -40,5 +40,7 @@ class Capability(str, Enum):
     """Stops the roles with `service=True` when all other roles have succeeded."""
     ELASTIC = "ELASTIC"
     """Runs a role with any number of replicas between `min_replicas` and `num_replicas`."""
+    IMAGE_ENTRYPOINT = "IMAGE_ENTRYPOINT"
+    """Runs the ENTRYPOINT of the image for a role with `entrypoint=None`, and `args` follow it."""
     WORKSPACE = "WORKSPACE"
     """Mirrors local directories into the replicas."""

@@ -109,7 +109,8 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     yield from _name_problems((*path, "name"), role.name, "role")
     yield from _text_problems((*path, "image"), role.image)
     if role.entrypoint == MISSING or not _text(role.entrypoint, default="wrong").strip():
-        yield (*path, "entrypoint"), "is missing; give the program that each replica runs"
+        cure = "give the program that each replica runs, or None for the ENTRYPOINT of the image"
+        yield (*path, "entrypoint"), f"is missing; {cure}"
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
         yield from _text_problems((*path, "args", at), arg)

@@ -104,8 +104,9 @@ class Role:
     """The software of a replica; the scheduler decides what it means: container image, directory, archive."""
     min_replicas: int | None = None
     """Lower bound of an elastic role. A scheduler without elastic roles refuses a number below `num_replicas`."""
-    entrypoint: str = MISSING
-    """The program that each replica runs."""
+    entrypoint: str | None = MISSING
+    """The program that each replica runs. None runs the ENTRYPOINT of the image, and `args` follow it; without `args`
+    also its CMD."""
     args: list[str] = field(default_factory=list)
     """Its arguments; they are not parsed by a shell."""
     # Not part of `repr`: Airflow stores the text of objects that it cannot serialize.

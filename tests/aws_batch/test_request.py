@@ -78,6 +78,11 @@ def test_the_layout_follows_from_the_app(roles, how, layout) -> None:
             {"working_dir": "/w", "tags": {"team": "x"}, "secrets": {"KEY": "arn:aws:ssm:x"}, "shm_size_mb": 64},
         ),
         ("no-shell-nodes", [role("a"), role("b", num_replicas=2, args=TALKS)], {"shell": False}),
+        (
+            "entrypoint-of-the-image",
+            [role(entrypoint=None), role("worker", entrypoint=None, args=TALKS, num_replicas=2), role("other")],
+            {},
+        ),
         ("no-shell", [role()], {"shell": False, "init": False, "overlay": {"readonlyRootFilesystem": True}}),
     ],
 )

@@ -37,6 +37,7 @@ from tests.engines.docker import images
 from tests.engines.docker.private import PrivateDocker
 from tests.faults import Fault, drop, error
 from tests.support.certificates import write_pair
+from tests.support.entrypoints import image_with_entrypoint
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -62,6 +63,25 @@ def test_without_options(docker_apps):
     assert host["DeviceRequests"] is None
     assert container["Config"]["StopTimeout"] == 10
     assert list(container["NetworkSettings"]["Networks"]) == ["bridge"]
+
+
+def test_the_entrypoint_of_the_image_runs_with_the_args(docker_apps):
+    """Images of tools, such as dbt or aws-cli, are started like this; an image of a user may have one, too."""
+    apps = docker_apps
+    image = image_with_entrypoint(apps.client, apps.image)
+    try:
+        given = apps.start(Role("main", image, entrypoint=None, args=["a  b", "$HOME"]))
+        plain = apps.start(Role("main", image, entrypoint=None))
+        replaced = apps.start(Role("main", image, entrypoint="echo", args=["replaced"]))
+        states = [apps.end(app_id).state for app_id in (given, plain, replaced)]
+
+        assert states == [AppState.SUCCEEDED] * 3
+        assert said(apps, given) == ["<a  b>", "<$HOME>"]
+        assert said(apps, plain) == ["<cmd of the image>"]
+        assert said(apps, replaced) == ["replaced"]
+    finally:
+        apps.close()
+        apps.client.images.remove(image, force=True)
 
 
 def test_every_option_reaches_the_engine(docker_apps, docker_proxy, monkeypatch):

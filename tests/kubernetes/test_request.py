@@ -67,6 +67,13 @@ def env(*roles: Role, **how: Any) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container(*roles, **how)["env"] if "value" in item}
 
 
+def test_the_entrypoint_of_the_image_stays_without_a_command() -> None:
+    plain = container(role(entrypoint=None, args=["$HOME", macros.replica_id]))
+
+    assert "command" not in plain
+    assert plain["args"] == ["$$HOME", "$(LAUNCH_REPLICA_ID)"]
+
+
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,15 @@ def evict(apps, pod):
     apps.call("POST", f"/api/v1/{{ns}}/pods/{pod.name}/eviction", body)
 
 
+def test_args_alone_follow_the_entrypoint_of_the_image(kubernetes_apps):
+    """The image of these tests has none, so its runtime starts the first argument."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("", entrypoint=None, args=["echo", "started by the image"]))
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert apps.lines(app_id) == ["started by the image\n"]
+
+
 # ---- waits -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from airflow_provider_launch.specs import (
     Role,
     VolumeMount,
     Workspace,
+    app_from_dict,
+    app_to_dict,
     check_app,
     macros,
 )
@@ -252,3 +254,10 @@ def test_a_variable_counts_with_its_name_and_without_its_macros():
         check_app(AppDef("app", [Role("main", "", entrypoint="sh", env={"LONG": "x" * 131_067})]))
 
     assert "xxx" not in str(caught.value)
+
+
+def test_an_app_may_run_the_entrypoint_of_its_image() -> None:
+    app = AppDef("app", [Role("main", "repo/image:1", entrypoint=None)])
+    check_app(app)
+
+    assert app_from_dict(app_to_dict(app)) == app

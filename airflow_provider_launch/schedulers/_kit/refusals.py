@@ -57,7 +57,7 @@ def refuse_unsupported(
     for role in app.roles:
         if needs_image and role.image in {"", NONE}:
             raise InvalidAppError(f"role {role.name!r} has no image, which {backend!r} needs; name one")
-        texts = (role.entrypoint, *role.args, *(f"{name}={value}" for name, value in role.env.items()))
+        texts = (role.entrypoint or "", *role.args, *(f"{name}={value}" for name, value in role.env.items()))
         size = sum(len(text.encode("utf-8", "surrogatepass")) + _POINTER_BYTES for text in texts)
         if size > _PROGRAM_BYTES:
             raise InvalidAppError(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_launch.schedulers.aws_batch.container import has_log_result, log_driver, size_of
+from airflow_provider_launch.schedulers.aws_batch.container import (
+    has_log_result,
+    log_driver,
+    no_shell,
+    size_of,
+    uses_shell,
+)
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -47,8 +53,11 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
         if opts.platform == "FARGATE":
             _refuse_fargate(role, opts)
     _refuse_result(app, opts)
-    if opts.working_dir and not opts.shell:
-        raise InvalidAppError("option working_dir needs `sh`, and option shell is False; leave one of them out")
+    for role in app.roles if opts.working_dir else ():
+        if not uses_shell(role, opts):
+            raise InvalidAppError(
+                f"role {role.name!r}: option working_dir needs `sh`, and {no_shell(role)}; leave one of them out"
+            )
 
 
 def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
@@ -56,9 +65,9 @@ def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
         raise InvalidAppError(
             f"option result_prefix: {opts.result_prefix!r} is not a valid S3 address; use s3://bucket/folder"
         )
-    for role in app.roles if not has_log_result(opts) else ():
+    for role in app.roles if not has_log_result(app, opts) else ():
         if any(_RESULT_PATH in text for text in (*role.args, *role.env.values())):
-            why = "option shell is False" if not opts.shell else f"lines go to {log_driver(opts)!r}"
+            why = no_shell(app.roles[0]) if not uses_shell(app.roles[0], opts) else f"lines go to {log_driver(opts)!r}"
             why = "option result_prefix is set" if opts.result_prefix else why
             raise UnsupportedError(
                 f"role {role.name!r} uses {_RESULT_PATH}: a result by the log is not offered by 'aws_batch' here, "
@@ -83,10 +92,11 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
         )
     if count > _NODES:
         raise UnsupportedError(f"the app has {count} replicas, 'aws_batch' has at most {_NODES} nodes; use fewer")
-    if not opts.shell and count > _NODE_GROUPS:
+    groups = sum(1 if uses_shell(role, opts) else role.num_replicas for role in app.roles)
+    if groups > _NODE_GROUPS:
         raise UnsupportedError(
-            f"the app has {count} replicas, and without `sh` (option shell) 'aws_batch' gives at most {_NODE_GROUPS} "
-            f"nodes a number; use fewer, or leave shell out"
+            f"the app has {count} replicas, and without `sh` (option shell, entrypoint=None) 'aws_batch' gives at most "
+            f"{_NODE_GROUPS} nodes a number; use fewer, or let `sh` start their programs"
         )
     types = {role.resource.capabilities.get(K8S_ITYPE) for role in app.roles}
     if len(types) > 1:

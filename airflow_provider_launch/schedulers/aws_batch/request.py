@@ -14,7 +14,13 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
-from airflow_provider_launch.schedulers.aws_batch.container import container_properties, has_log_result, log_driver
+from airflow_provider_launch.schedulers.aws_batch.container import (
+    container_properties,
+    has_log_result,
+    log_driver,
+    no_shell,
+    uses_shell,
+)
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
@@ -103,6 +109,10 @@ class AwsBatchRequest:
         """The job queue."""
         assert self.opts.queue is not None
         return self.opts.queue
+
+    def has_marks(self, role_name: str) -> bool:
+        """Return whether a script marks errors, results and the end in the logs of a role."""
+        return any(role.name == role_name and uses_shell(role, self.opts) for role in self.app_def.roles)
 
     @property
     def resubmits(self) -> bool:
@@ -205,7 +215,7 @@ def format_request(request: AwsBatchRequest) -> str:
         if role.max_retries and request.layout != "multi-node":
             details.append("Batch counts the attempts; the loss of a host counts, too")
         if role is request.app_def.roles[0]:
-            details.append(_result_detail(opts))
+            details.append(_result_detail(request.app_def, opts))
         lines += format_role(
             role.name,
             role.num_replicas,
@@ -227,12 +237,13 @@ def format_request(request: AwsBatchRequest) -> str:
     return "\n".join(lines)
 
 
-def _result_detail(opts: AwsBatchOpts) -> str:
+def _result_detail(app: AppDef, opts: AwsBatchOpts) -> str:
     if opts.result_prefix:
         return f"its result is read from below {opts.result_prefix}"
-    if has_log_result(opts):
+    if has_log_result(app, opts):
         return ""
-    cause = "without `sh`" if not opts.shell else f"with the log driver {log_driver(opts)!r}"
+    has_shell = uses_shell(app.roles[0], opts)
+    cause = f"without `sh` ({no_shell(app.roles[0])})" if not has_shell else f"with the log driver {log_driver(opts)!r}"
     return f"returns no result {cause}; with option result_prefix it is read from S3"
 
 
@@ -275,7 +286,7 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     bodies = []
     first = 0
     for role in roles:
-        if request.layout == "multi-node" and not opts.shell:
+        if request.layout == "multi-node" and not uses_shell(role, opts):
             # Without a shell only separate properties can give each replica its number.
             alone = range(role.num_replicas)
             bodies += [(first + k, 1, container_properties(request, role, first, attempt, k)) for k in alone]

@@ -251,7 +251,9 @@ def _own_body(
     if role is request.roles[0]:
         env["LAUNCH_RESULT_PATH"] = RESULT_PATH
     body = copy.deepcopy(role.body)
-    body["Entrypoint"] = [role.entrypoint]
+    if role.entrypoint is not None:
+        # Without the field Docker runs the ENTRYPOINT of the image; an empty list would remove it.
+        body["Entrypoint"] = [role.entrypoint]
     body["Cmd"] = [values.substitute(arg) for arg in role.args]
     body["Env"] = [f"{name}={value}" for name, value in env.items()]
     body["Labels"] = {

@@ -294,7 +294,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
     texts |= {name: _expanded(text, values) for name, text in role.env.items()}
     container = {
         "name": CONTAINER,
-        "command": [_literal(role.entrypoint)],
+        **({} if role.entrypoint is None else {"command": [_literal(role.entrypoint)]}),
         "args": [_expanded(arg, values) for arg in role.args],
         "terminationMessagePath": MESSAGE_PATH,
         **role.container,

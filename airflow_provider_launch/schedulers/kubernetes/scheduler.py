@@ -125,6 +125,7 @@ class KubernetesScheduler(
         Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
         Capability.WORKSPACE,
     }
     poll_interval_s: ClassVar[float] = 2.0

@@ -209,7 +209,7 @@ def format_request(request: SlurmRequest) -> str:
             max_retries=role.max_retries,
             details=[
                 *map(masked_text, role.prologue),
-                shlex.join([role.entrypoint, *masked_args(args)]),
+                shlex.join([role.program, *masked_args(args)]),
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(masked_env(env).items())),
             ],
         )
