@@ -10,11 +10,10 @@ import functools
 import warnings
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 # Imported at run time, because pydantic resolves the annotations of these dataclasses.
-from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.resources import LATER, Resource
 from airflow_provider_launch.specs.sentinels import MISSING
 from airflow_provider_launch.specs.workspaces import Workspace
 
@@ -34,8 +33,6 @@ __all__ = [
     "VolumeMount",
 ]
 
-LATER = MappingProxyType({"later": True})
-"""Metadata of fields that older versions do not have: records and hashes leave them out if they have their default."""
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 

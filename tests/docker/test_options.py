@@ -84,6 +84,20 @@ def test_the_entrypoint_of_the_image_runs_with_the_args(docker_apps):
         apps.client.images.remove(image, force=True)
 
 
+def test_a_replica_may_have_half_a_cpu_and_reserve_less_memory_than_its_limit(docker_apps):
+    one, two = "/sys/fs/cgroup/cpu/cpu.cfs", "/sys/fs/cgroup/cpu.max"
+    script = f"if test -f {two}; then cat {two}; else echo $(cat {one}_quota_us) $(cat {one}_period_us); fi"
+    resource = Resource(cpu=0.5, gpu=0, memMB=64, cpu_request=0.25, memMB_request=32)
+    app_id = docker_apps.start(docker_apps.sh(script, resource=resource))
+    host = docker_apps.container(app_id)["HostConfig"]
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert (host["NanoCpus"], host["CpuShares"]) == (500_000_000, 256)
+    assert (host["Memory"], host["MemoryReservation"]) == (64 * 1024**2, 32 * 1024**2)
+    quota, period = said(docker_apps, app_id)[0].split()
+    assert int(quota) * 2 == int(period)
+
+
 def test_every_option_reaches_the_engine(docker_apps, docker_proxy, monkeypatch):
     """Checked on the engine, and in the container itself where possible."""
     monkeypatch.setenv("HF_TOKEN", "copied")

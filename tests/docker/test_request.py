@@ -87,6 +87,16 @@ def test_body_of_a_plain_role() -> None:
     assert (env["LAUNCH_ROLE"], env["LAUNCH_REPLICA_ID"], env["LAUNCH_ATTEMPT"]) == ("main", "0", "0")
 
 
+def test_fractions_of_a_cpu_and_reservations_reach_the_body() -> None:
+    host = body(role(resource=Resource(cpu="250m", gpu=0, memMB=256, cpu_request=0.1, memMB_request=64)))["HostConfig"]
+
+    assert (host["NanoCpus"], host["CpuShares"]) == (250_000_000, 103)
+    assert (host["Memory"], host["MemoryReservation"]) == (256 * 1024**2, 64 * 1024**2)
+    assert body(role(resource=Resource(0.1 + 0.2, 0, 1)))["HostConfig"]["NanoCpus"] == 300_000_000
+    with pytest.raises(InvalidAppError, match=r"'main': resource.cpu=0.005 is less than 0.01"):
+        request(role(resource=Resource(0.005, 0, 1)))
+
+
 def test_resources_mounts_and_devices_reach_the_body() -> None:
     host = body(
         role(

@@ -102,6 +102,20 @@ def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> Non
             )
 
 
+def refuse_requests(role: Role, backend: str) -> None:
+    """Refuse reservations below the limits, for schedulers that reserve the limits.
+
+    Raises:
+        UnsupportedError: names role and field.
+    """
+    for name in ("cpu_request", "memMB_request"):
+        if getattr(role.resource, name) is not None:
+            raise UnsupportedError(
+                f"role {role.name!r}: resource.{name} is not offered by {backend!r}, which reserves the limit; leave "
+                f"it out"
+            )
+
+
 def _uses_rank0(role: Role, roles: Iterable[Role]) -> bool:
     is_alone = sum(other.num_replicas for other in roles) == 1
     return not is_alone and names_rank0(role)

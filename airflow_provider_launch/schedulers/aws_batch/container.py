@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ def container_properties(
             for name, text in env.items()
             if text and not is_for_node(text) and name not in odd
         ],
-        "resourceRequirements": _resources(role),
+        "resourceRequirements": _resources(role, opts),
         **_options(role, opts),
     }
     return _merged(body, opts.overlay or {}) if opts.overlay else body
@@ -158,13 +159,14 @@ def result_address(prefix: str, app_id: str, replica: int | str) -> str:
     return f"{prefix.rstrip('/')}/{app_id}/{replica}"
 
 
-def size_of(resource: Resource) -> tuple[int, int]:
-    """Return the vCPUs and the memory in MiB of a replica; AWS Batch requires both."""
-    return max(resource.cpu, 0) or 1, max(resource.memMB, 0) or 2048
+def size_of(resource: Resource, opts: AwsBatchOpts) -> tuple[float, int]:
+    """Return the vCPUs and the memory in MiB of a replica; AWS Batch requires both, and whole vCPUs on EC2."""
+    cpu = max(resource.cpu, 0) or 1
+    return cpu if opts.platform == "FARGATE" else math.ceil(cpu), max(resource.memMB, 0) or 2048
 
 
-def _resources(role: Role) -> list[dict[str, str]]:
-    cpu, mem_mb = size_of(role.resource)
+def _resources(role: Role, opts: AwsBatchOpts) -> list[dict[str, str]]:
+    cpu, mem_mb = size_of(role.resource, opts)
     found = {"VCPU": cpu, "MEMORY": mem_mb, "GPU": max(role.resource.gpu, 0)}
     return [{"type": kind, "value": str(value)} for kind, value in found.items() if value]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers.aws_batch.container import (
     has_log_result,
     log_driver,
@@ -22,8 +23,15 @@ _RESULT_PATH = "LAUNCH_RESULT_PATH"
 # An array job has at most 10 000 children, which is the limit of every app.
 _NODE_GROUPS, _NODES, _RETRIES = 5, 1000, 9
 # https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step
-_FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024), 8: (16384, 61440, 4096),
-            16: (32768, 122880, 8192)}  # fmt: skip
+_FARGATE: dict[float, tuple[int, int, int]] = {
+    0.25: (512, 2048, 512),
+    0.5: (1024, 4096, 1024),
+    1: (2048, 8192, 1024),
+    2: (4096, 16384, 1024),
+    4: (8192, 30720, 1024),
+    8: (16384, 61440, 4096),
+    16: (32768, 122880, 8192),
+}
 
 
 def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> None:
@@ -39,17 +47,13 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
     elif layout == "array":
         _refuse_array(app.roles[0])
     for role in app.roles:
-        unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
-        if unknown:
-            raise UnsupportedError(
-                f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to "
-                f"'aws_batch'; mount them as DeviceMount"
-            )
+        _refuse_devices(role)
         if layout != "multi-node" and role.max_retries > _RETRIES:
             raise UnsupportedError(
                 f"role {role.name!r}: max_retries={role.max_retries} is more than the {_RETRIES} that 'aws_batch' "
                 f"counts for one job; lower it, or use retries of the task"
             )
+        refuse_requests(role, "aws_batch")
         if opts.platform == "FARGATE":
             _refuse_fargate(role, opts)
     _refuse_result(app, opts)
@@ -58,6 +62,15 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
             raise InvalidAppError(
                 f"role {role.name!r}: option working_dir needs `sh`, and {no_shell(role)}; leave one of them out"
             )
+
+
+def _refuse_devices(role: Role) -> None:
+    unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
+    if unknown:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to "
+            f"'aws_batch'; mount them as DeviceMount"
+        )
 
 
 def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
@@ -125,6 +138,11 @@ def _refuse_array(role: Role) -> None:
         )
 
 
+def _nearest_size(cpu: float) -> str:
+    size = next((each for each in _FARGATE if each >= cpu), max(_FARGATE))
+    return f"cpu={size}, memMB={_FARGATE[size][0]}"
+
+
 def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
     wanted = {
         "resource.gpu": role.resource.gpu > 0,
@@ -140,10 +158,10 @@ def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
             )
     if not opts.execution_role_arn:
         raise InvalidAppError("Fargate needs a role to pull images and write logs; set option execution_role_arn")
-    cpu, mem_mb = size_of(role.resource)
+    cpu, mem_mb = size_of(role.resource, opts)
     least, most, step = _FARGATE.get(cpu, (0, -1, 1))
     if not least <= mem_mb <= most or mem_mb % step:
         raise UnsupportedError(
-            f"role {role.name!r}: resource cpu={cpu} with memMB={mem_mb} is not a valid "
-            f"size of Fargate on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
+            f"role {role.name!r}: resource cpu={cpu:g} with memMB={mem_mb} is not a valid "
+            f"size of Fargate on 'aws_batch'; choose e.g. {_nearest_size(cpu)}, see the AWS Batch user guide"
         )

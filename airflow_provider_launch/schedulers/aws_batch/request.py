@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers.aws_batch.container import (
     has_log_result,
     log_driver,
     no_shell,
+    size_of,
     uses_shell,
 )
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
@@ -212,6 +213,8 @@ def format_request(request: AwsBatchRequest) -> str:
     lines = [format_app(request.app_id, request.app_def.name, detail, opts.time_limit_s)]
     for role in request.app_def.roles:
         details = []
+        if (cpu := role.resource.cpu) > 0 and (vcpus := size_of(role.resource, opts)[0]) != cpu:
+            details.append(f"cpu={cpu:g} is rounded up to {vcpus} vCPUs of EC2")
         if role.max_retries and request.layout != "multi-node":
             details.append("Batch counts the attempts; the loss of a host counts, too")
         if role is request.app_def.roles[0]:

@@ -39,6 +39,7 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros, names_rank0
 from airflow_provider_launch.specs.owner import owner_text
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
 from airflow_provider_launch.util.untrusted import parse_json
@@ -51,6 +52,7 @@ REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container with the request. Not a label, because lists of containers repeat labels."""
 _GIVEN = ("HOSTNAME",)
 """Variables that the engine sets in containers; other replicas find a replica by its host name."""
+_LEAST_CPUS = 0.01
 _MB = 1024 * 1024
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
 _NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -346,10 +348,7 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
             "Config": {"max-size": f"{opts.log_max_mb}m", "max-file": str(opts.log_max_files)},
         },
     }
-    if role.resource.cpu > 0:
-        host["NanoCpus"] = role.resource.cpu * 1_000_000_000
-    if role.resource.memMB > 0:
-        host["Memory"] = role.resource.memMB * _MB
+    host |= _resources(role.resource)
     if opts.shm_size_mb:
         host["ShmSize"] = opts.shm_size_mb * _MB
     if opts.extra_hosts:
@@ -379,6 +378,20 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
     if opts.working_dir:
         body["WorkingDir"] = opts.working_dir
     return body
+
+
+def _resources(resource: Resource) -> dict[str, int]:
+    found = {}
+    if resource.cpu > 0:
+        found["NanoCpus"] = math.ceil(round(resource.cpu * 1_000_000_000, 3))
+    if resource.memMB > 0:
+        found["Memory"] = resource.memMB * _MB
+    if resource.cpu_request:
+        # As Kubernetes translates a request: a share that counts only while CPUs are scarce; 2 is the minimum.
+        found["CpuShares"] = max(2, math.ceil(resource.cpu_request * 1024))
+    if resource.memMB_request:
+        found["MemoryReservation"] = resource.memMB_request * _MB
+    return found
 
 
 def _network(app: AppDef, opts: DockerOpts, app_id: str) -> str:
@@ -433,6 +446,11 @@ def _refuse_no_image(role: Role) -> None:
 
 
 def _refuse_unsupported(role: Role, network: str) -> None:
+    if 0 < role.resource.cpu < _LEAST_CPUS:
+        raise InvalidAppError(
+            f"role {role.name!r}: resource.cpu={role.resource.cpu:g} is less than {_LEAST_CPUS}, the minimum of "
+            f"'docker'; raise it, or use -1 for no limit"
+        )
     unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
     if unknown:
         raise UnsupportedError(

@@ -34,6 +34,7 @@ from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.util.untrusted import inflate, parse_json
 
@@ -258,16 +259,8 @@ def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     body: dict[str, Any] = {"image": role.image, "imagePullPolicy": _PULL[opts.pull]}
-    limits: dict[str, str] = {}
-    if role.resource.cpu > 0:
-        limits["cpu"] = str(role.resource.cpu)
-    if role.resource.memMB > 0:
-        limits["memory"] = f"{role.resource.memMB}Mi"
-    if role.resource.gpu > 0:
-        limits[_GPU] = str(role.resource.gpu)
-    limits |= {name: str(count) for name, count in role.resource.devices.items()}
-    if limits:
-        body["resources"] = {"limits": limits}
+    if resources := _resources(role.resource):
+        body["resources"] = resources
     if opts.working_dir:
         body["workingDir"] = opts.working_dir
     if opts.security != "none":
@@ -284,6 +277,30 @@ def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     if mounts:
         body["volumeMounts"] = mounts
     return {**body, **_variables(role, opts)}
+
+
+def _cpus(number: float) -> str:
+    """Return a number of CPUs as Kubernetes writes it; its smallest unit is a thousandth."""
+    milli = math.ceil(round(number * 1000, 6))
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def _resources(resource: Resource) -> dict[str, dict[str, str]]:
+    limits: dict[str, str] = {}
+    if resource.cpu > 0:
+        limits["cpu"] = _cpus(resource.cpu)
+    if resource.memMB > 0:
+        limits["memory"] = f"{resource.memMB}Mi"
+    if resource.gpu > 0:
+        limits[_GPU] = str(resource.gpu)
+    limits |= {name: str(count) for name, count in resource.devices.items()}
+    # Without requests Kubernetes reserves the limits.
+    requests: dict[str, str] = {}
+    if resource.cpu_request:
+        requests["cpu"] = _cpus(resource.cpu_request)
+    if resource.memMB_request:
+        requests["memory"] = f"{resource.memMB_request}Mi"
+    return {name: part for name, part in (("limits", limits), ("requests", requests)) if part}
 
 
 def _variables(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
