@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES, extras_of, with_named_connections
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
@@ -39,6 +40,7 @@ class LaunchConnection:
         deployment: settings of the whole deployment.
         make_aws_clients: makes clients of AWS from a connection of Airflow that `aws_conn_id` names. None: there is no
             Airflow, so the name is refused.
+        find: returns another connection, which extras such as `kubernetes_conn_id` name. None: they are refused.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class LaunchConnection:
         definition: Definition,
         deployment: Deployment | None = None,
         make_aws_clients: Callable[[Any], Any] | None = None,
+        find: Callable[[str], Definition | None] | None = None,
     ) -> None:
         self._definition = definition
         self.deployment = deployment or Deployment()
         self._make_aws_clients = make_aws_clients
+        self._find = find
 
     def __repr__(self) -> str:
         return f"LaunchConnection({self.conn_id!r}, {self._definition.conn_type!r})"
@@ -67,11 +71,12 @@ class LaunchConnection:
             InvalidAppError: the connection is of another type.
         """
         # A URI swaps `_` and `-`; both spell one type.
-        backend = CONNECTION_TYPES.get(self._definition.conn_type.replace("-", "_"))
+        conn_type = self._definition.conn_type.replace("-", "_")
+        backend = CONNECTION_TYPES.get(conn_type, AIRFLOW_TYPES.get(conn_type))
         if backend is None:
             raise InvalidAppError(
                 f"connection {self.conn_id!r} has type {self._definition.conn_type!r}, which is not a launch type; "
-                f"use one of {', '.join(CONNECTION_TYPES)}"
+                f"use one of {', '.join((*CONNECTION_TYPES, *AIRFLOW_TYPES))}"
             )
         return backend
 
@@ -82,8 +87,11 @@ class LaunchConnection:
         Raises:
             InvalidAppError: an extra is unknown or wrong; the text names it.
         """
-        refuse_standard_fields(self.conn_id, self._definition.unused)
-        extras = self._definition.extras()
+        if self._definition.conn_type in AIRFLOW_TYPES:
+            extras = extras_of(self._definition)
+        else:
+            refuse_standard_fields(self.conn_id, self._definition.unused)
+            extras = self._definition.extras()
         placeholders = extras.pop("placeholders", None)
         if not isinstance(placeholders, (Mapping, type(None))):
             raise InvalidAppError(
@@ -99,6 +107,7 @@ class LaunchConnection:
         if not self.backend:
             return plugin_options(extras)
         info = BACKENDS[self.backend]
+        extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
 

@@ -329,3 +329,15 @@ def test_fargate_refuses_other_sizes_and_names_the_next_one(cpu: float, mem_mb: 
 def test_a_reservation_below_the_limit_is_refused(field: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"'main': resource.{field} is not offered by 'aws_batch'.*leave"):
         request(role(resource=Resource(1, 0, 2048, **{field: 1})))
+
+
+def test_options_differ_by_role() -> None:
+    made = request(role("head"), role("worker"), by_role={"worker": {"user": "2", "working_dir": "/w"}}, user="1")
+    groups = request_in(made.definition(0, 0)).definition(0, 0)["nodeProperties"]["nodeRangeProperties"]
+    head, worker = (each["container"] for each in groups)
+
+    assert (head["user"], worker["user"]) == ("1", "2")
+    assert "cd /w " in worker["command"][2]
+    assert "cd /w " not in head["command"][2]
+    with pytest.raises(InvalidAppError, match="option by_role: role 'head' has 'queue', which applies to the whole"):
+        request(role("head"), by_role={"head": {"queue": "other"}})

@@ -84,6 +84,16 @@ def test_the_entrypoint_of_the_image_runs_with_the_args(docker_apps):
         apps.client.images.remove(image, force=True)
 
 
+def test_options_of_one_role_reach_its_containers_only(docker_apps):
+    roles = [docker_apps.sh("id -u; df -m /dev/shm | awk 'END {print $2}'", name) for name in ("head", "worker")]
+    options = {"worker": {"user": "1234", "shm_size_mb": 16}}
+    app_id = docker_apps.start(*roles, user="0", by_role=options)
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert said(docker_apps, app_id, "head") == ["0", "64"]
+    assert said(docker_apps, app_id, "worker") == ["1234", "16"]
+
+
 def test_a_replica_may_have_half_a_cpu_and_reserve_less_memory_than_its_limit(docker_apps):
     one, two = "/sys/fs/cgroup/cpu/cpu.cfs", "/sys/fs/cgroup/cpu.max"
     script = f"if test -f {two}; then cat {two}; else echo $(cat {one}_quota_us) $(cat {one}_period_us); fi"

@@ -74,7 +74,7 @@ def container_properties(
             # Batch drops variables without a value.
             exports={name: text for name, text in env.items() if name not in odd and (is_for_node(text) or not text)},
             odd_env=odd,
-            working_dir=opts.working_dir,
+            working_dir=request.role_opts[role.name].working_dir,
             has_result=is_first and has_log_result(request.app_def, opts),
             counts_attempts=layout != "multi-node",
             is_node=layout == "multi-node",
@@ -104,7 +104,7 @@ def container_properties(
             if text and not is_for_node(text) and name not in odd
         ],
         "resourceRequirements": _resources(role, opts),
-        **_options(role, opts),
+        **_options(role, request.role_opts[role.name]),
     }
     return _merged(body, opts.overlay or {}) if opts.overlay else body
 

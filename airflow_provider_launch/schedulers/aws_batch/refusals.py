@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers.aws_batch.container import (
@@ -34,7 +35,9 @@ _FARGATE: dict[float, tuple[int, int, int]] = {
 }
 
 
-def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> None:
+def refuse_unsupported_layout(
+    app: AppDef, opts: AwsBatchOpts, layout: str, role_opts: Mapping[str, AwsBatchOpts]
+) -> None:
     """Refuse features that a job of this layout does not have.
 
     Raises:
@@ -55,10 +58,10 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
             )
         refuse_requests(role, "aws_batch")
         if opts.platform == "FARGATE":
-            _refuse_fargate(role, opts)
+            _refuse_fargate(role, role_opts[role.name])
     _refuse_result(app, opts)
-    for role in app.roles if opts.working_dir else ():
-        if not uses_shell(role, opts):
+    for role in app.roles:
+        if role_opts[role.name].working_dir and not uses_shell(role, opts):
             raise InvalidAppError(
                 f"role {role.name!r}: option working_dir needs `sh`, and {no_shell(role)}; leave one of them out"
             )

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
+from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.aws_batch.container import (
     container_properties,
     has_log_result,
@@ -51,6 +52,17 @@ _RECORD_BYTES = 8 * 1024 * 1024
 """Maximum bytes of the unpacked record; repeated texts take little space in the definition."""
 _GIVEN = ("AWS_BATCH*", "AWS_CONTAINER_*", "AWS_EXECUTION_ENV", "ECS_*", "HOSTNAME")
 """Variables that Batch refuses or sets itself, some of them for the credentials of the container's role."""
+_OF_ROLE = {
+    "execution_role_arn",
+    "init",
+    "job_role_arn",
+    "privileged",
+    "secrets",
+    "shm_size_mb",
+    "user",
+    "working_dir",
+}
+"""Options that may differ between roles."""
 _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
@@ -84,6 +96,12 @@ class AwsBatchRequest:
     def opts(self) -> AwsBatchOpts:
         """The options."""
         return resolve_options(AwsBatchOpts, self.options, strict=False)
+
+    @cached_property
+    def role_opts(self) -> dict[str, AwsBatchOpts]:
+        """The options of each role, by its name."""
+        of_app = {item.name for item in fields(AwsBatchOpts)} - _OF_ROLE
+        return options_by_role(self.app_def, self.opts, of_app)
 
     @cached_property
     def spec_hash(self) -> str:
@@ -178,7 +196,7 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
     has_gpu = any(role.resource.gpu > 0 for role in app.roles)
     copied = inherited_env(environ, opts.copy_env or [], [*_GIVEN, *(GPU_VARIABLES if has_gpu else ())])
     request = AwsBatchRequest(app_id, app_to_dict(app), given, copied)
-    refuse_unsupported_layout(app, opts, request.layout)
+    refuse_unsupported_layout(app, opts, request.layout, request.role_opts)
     size = len(json.dumps(request.definition(0, 0)).encode())
     if size > _DEFINITION_BYTES:
         raise InvalidAppError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import math
@@ -23,6 +24,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_role,
     request_from_json,
 )
+from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable
@@ -35,6 +37,7 @@ from airflow_provider_launch.schedulers.environment import (
     replica_env,
 )
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros, names_rank0
@@ -52,6 +55,19 @@ REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container with the request. Not a label, because lists of containers repeat labels."""
 _GIVEN = ("HOSTNAME",)
 """Variables that the engine sets in containers; other replicas find a replica by its host name."""
+_OF_APP = frozenset(
+    {
+        "pull",
+        "platform",
+        "network",
+        "labels",
+        "grace_s",
+        "on_outside_stop",
+        "time_limit_s",
+        *(item.name for item in dataclasses.fields(ImageWorkspaceOpts)),
+    }
+)
+"""Options that cannot differ between roles."""
 _LEAST_CPUS = 0.01
 _MB = 1024 * 1024
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
@@ -130,6 +146,7 @@ def build_request(
         cure="lower it, or list the host's GPUs in option 'gpus'",
     )
     network = _network(app, opts, app_id)
+    role_opts = options_by_role(app, opts, _OF_APP)
     _refuse_unreachable_rank0(app, network)
     slugs = naming.role_slugs([role.name for role in app.roles])
     roles = []
@@ -138,9 +155,9 @@ def build_request(
         _refuse_no_image(role)
         roles.append(
             DockerRole(
-                **common_fields(role, role_slug, environ, opts.copy_env, _GIVEN),
+                **common_fields(role, role_slug, environ, role_opts[role.name].copy_env, _GIVEN),
                 gpu=max(role.resource.gpu, 0),
-                body=_common_body(role, opts, network),
+                body=_common_body(role, role_opts[role.name], network),
                 overlays=overlays_of(role, "docker", (OVERLAY_KIND,)),
             )
         )

@@ -34,6 +34,10 @@ class KubernetesConnection(StructuredOpts):
     context: Optional[str] = None
     """Context of the kubeconfig. None means its current one."""
 
+    kubernetes_conn_id: Optional[str] = field(default=None, metadata=LATER)
+    """Connection of Airflow of type `kubernetes` that has the cluster, its credentials and the
+    namespace. Options that are set here override it."""
+
     timeout_s: Annotated[float, Ge(1)] = 30.0
     """Seconds after which a request without an answer fails."""
 
