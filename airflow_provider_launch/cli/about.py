@@ -97,7 +97,7 @@ def connections(options: argparse.Namespace, output: Output) -> int:
     from airflow_provider_launch.connections.launch import LaunchConnection
     from airflow_provider_launch.connections.plugin_types import plugin_types
     from airflow_provider_launch.connections.probes import probe
-    from airflow_provider_launch.connections.sources import definitions, shell_deployment
+    from airflow_provider_launch.connections.sources import definitions, find_definition, shell_deployment
 
     if options.ids:
         found = [_defined(conn_id) for conn_id in options.ids]
@@ -112,7 +112,7 @@ def connections(options: argparse.Namespace, output: Output) -> int:
     rows: list[dict[str, Any]] = []
     failed = False
     for definition in found:
-        connection = LaunchConnection(definition, shell_deployment())
+        connection = LaunchConnection(definition, shell_deployment(), find=find_definition)
         row = {"connection": definition.conn_id, "type": definition.conn_type.replace("-", "_"), "where": None}
         row |= {"source": definition.source, "result": "not tested"}
         try:

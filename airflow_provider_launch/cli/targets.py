@@ -180,7 +180,7 @@ def connection_of(conn_id: str) -> LaunchConnection:
         raise UndefinedError(
             f"connection {conn_id!r} is not defined here: the {searched}{ending}; set AIRFLOW_CONN_{conn_id.upper()}"
         )
-    connection = LaunchConnection(definition, shell_deployment(), _aws_clients)
+    connection = LaunchConnection(definition, shell_deployment(), _aws_clients, find_definition)
     connection.backend  # noqa: B018 - refuses other types
     return connection
 

@@ -94,10 +94,10 @@ def _of_uri(conn_id: str, text: str, source: str) -> Definition:
         parts = urlsplit(text.strip())
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         unused = {
-            "host": parts.hostname,
+            "host": unquote(parts.hostname or "") or None,
             "port": parts.port,
-            "login": parts.username,
-            "password": parts.password,
+            "login": unquote(parts.username or "") or None,
+            "password": unquote(parts.password or "") or None,
             "schema": unquote(parts.path[1:]),
         }
     except ValueError:

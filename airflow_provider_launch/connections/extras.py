@@ -155,6 +155,10 @@ def _options_of(
     )
 
 
+_BYPASSES = ("overlay", "pod_template", "volumes", "init_containers", "sidecars", "by_role")
+"""Options that could do the same as locked ones, or override them; tasks cannot use them if any option is locked."""
+
+
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
     """Refuse options of a task that the connection locks.
 
@@ -175,11 +179,12 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
             raise InvalidAppError(
                 f"connection {conn_id!r} locks {name!r}, which is not an option of {options.backend!r}; fix the name"
             )
-    locked = {schema.registered_name(name) for name in (*options.locked, "overlay")}
+    bypasses = {schema.registered_name(name) for name in _BYPASSES}
+    locked = {schema.registered_name(name) for name in options.locked} | bypasses
     for name in given:
         if (known := schema.registered_name(name)) is not None and known in locked:
             reason = (
-                "so tasks cannot change it" if name != "overlay" else "because an overlay could override locked options"
+                f"because {known} could override locked options" if known in bypasses else "so tasks cannot change it"
             )
             raise InvalidRunConfigException(
                 f"option {name!r} is locked by connection {conn_id!r}, {reason}; leave it out, or ask the "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES, extras_of, with_named_connections
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
@@ -43,6 +44,7 @@ class LaunchConnection:
         deployment: settings of the whole deployment.
         make_aws_clients: makes clients of AWS from a connection of Airflow that `aws_conn_id` names. None: there is no
             Airflow, so the name is refused.
+        find: returns another connection, which extras such as `kubernetes_conn_id` name. None: they are refused.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class LaunchConnection:
         definition: Definition,
         deployment: Deployment | None = None,
         make_aws_clients: Callable[[Any], Any] | None = None,
+        find: Callable[[str], Definition | None] | None = None,
     ) -> None:
         self._definition = definition
         self.deployment = deployment or Deployment()
         self._make_aws_clients = make_aws_clients
+        self._find = find
 
     def __repr__(self) -> str:
         return f"LaunchConnection({self.conn_id!r}, {self._definition.conn_type!r})"
@@ -70,13 +74,13 @@ class LaunchConnection:
         Raises:
             InvalidAppError: the connection is of another type.
         """
-        backend = CONNECTION_TYPES.get(self._conn_type)
+        backend = CONNECTION_TYPES.get(self._conn_type, AIRFLOW_TYPES.get(self._conn_type))
         if backend is not None:
             return backend
         if self._conn_type not in (types := plugin_types()):
             raise InvalidAppError(
                 f"connection {self.conn_id!r} has type {self._definition.conn_type!r}, which is not a launch type; "
-                f"use one of {', '.join((*CONNECTION_TYPES, *types))}"
+                f"use one of {', '.join((*CONNECTION_TYPES, *AIRFLOW_TYPES, *types))}"
             )
         return ""
 
@@ -92,8 +96,11 @@ class LaunchConnection:
         Raises:
             InvalidAppError: an extra is unknown or wrong; the text names it.
         """
-        refuse_standard_fields(self.conn_id, self._definition.unused)
-        extras = self._definition.extras()
+        if self._definition.conn_type in AIRFLOW_TYPES:
+            extras = extras_of(self._definition)
+        else:
+            refuse_standard_fields(self.conn_id, self._definition.unused)
+            extras = self._definition.extras()
         placeholders = extras.pop("placeholders", None)
         if not isinstance(placeholders, (Mapping, type(None))):
             raise InvalidAppError(
@@ -110,6 +117,7 @@ class LaunchConnection:
             scheduler = None if self._conn_type in CONNECTION_TYPES else plugin_scheduler(self._conn_type)
             return plugin_options(extras) if scheduler is None else typed_plugin_options(extras, scheduler)
         info = BACKENDS[self.backend]
+        extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
 

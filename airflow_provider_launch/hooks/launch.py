@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
+from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES
 from airflow_provider_launch.connections.definition import NEED_NO_DEFINITION, UNUSED_FIELDS, Definition
 from airflow_provider_launch.connections.extras import LaunchOptions
 from airflow_provider_launch.connections.launch import LaunchConnection
@@ -82,13 +84,15 @@ class LaunchHook(BaseHook):
         conn_type = connection.conn_type if connection is not None else NEED_NO_DEFINITION[conn_id]
         # A URI swaps `_` and `-`; both spell one type.
         name = str(conn_type).replace("-", "_")
-        types = {} if name in HOOKS else plugin_types()
-        # The type of a plug-in needs no hook of its own here, because its options are enough.
-        path = HOOKS.get(name) or (HOOKS[LaunchHook.conn_type] if name in types else None)
+        path = BACKENDS[AIRFLOW_TYPES[name]].hook if name in AIRFLOW_TYPES else HOOKS.get(name)
+        types = {} if path else plugin_types()
+        if name in types:
+            # The type of a plug-in needs no hook of its own here, because its options are enough.
+            path = HOOKS[LaunchHook.conn_type]
         if path is None:
             raise InvalidAppError(
                 f"connection {conn_id!r} has type {conn_type!r}, which is not a launch type; "
-                f"use one of {', '.join((*HOOKS, *types))}"
+                f"use one of {', '.join((*HOOKS, *AIRFLOW_TYPES, *types))}"
             )
         module, _, name = path.partition(":")
         hook_class = cast("type[LaunchHook]", getattr(importlib.import_module(module), name))
@@ -116,9 +120,9 @@ class LaunchHook(BaseHook):
         if connection is None:
             definition = Definition(self.launch_conn_id, conn_type)
         else:
-            used = {name: getattr(connection, name) for name in UNUSED_FIELDS}
-            definition = Definition(self.launch_conn_id, conn_type, connection.extra, used)
-        return LaunchConnection(definition, deployment(), self._make_aws_clients())
+            stored = _definition(self.launch_conn_id, connection)
+            definition = stored if stored.conn_type in AIRFLOW_TYPES else replace(stored, conn_type=conn_type)
+        return LaunchConnection(definition, deployment(), self._make_aws_clients(), _find_definition)
 
     def _make_aws_clients(self) -> Callable[[Any], Any] | None:
         """Return what makes clients of AWS from a connection of Airflow; None: this engine does not use it."""
@@ -194,6 +198,19 @@ class LaunchHook(BaseHook):
         """Close the clients; may be repeated."""
         if "launch" in self.__dict__:
             self.launch.close()
+
+
+def _definition(conn_id: str, connection: Connection) -> Definition:
+    used = {name: getattr(connection, name) for name in UNUSED_FIELDS}
+    return Definition(conn_id, str(connection.conn_type).replace("-", "_"), connection.extra, used)
+
+
+def _find_definition(conn_id: str) -> Definition | None:
+    """Return another connection of Airflow; None: it does not exist."""
+    try:
+        return _definition(conn_id, find_connection(conn_id))
+    except AirflowNotFoundException:
+        return None
 
 
 def _connection(conn_id: str) -> Connection | None:

@@ -17,11 +17,14 @@ from airflow_provider_launch._task.secrets import hidden_values, register, shown
 from airflow_provider_launch.connections.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import deployment_id
+from airflow_provider_launch.operators._pod_template import with_pod_templates
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.roles import AppDef
@@ -37,14 +40,22 @@ def shown_dry_run(operator: LaunchAppOperator, app: AppDef) -> str:
         hook.close()
 
 
-def launch_options(operator: LaunchAppOperator, hook: LaunchHook) -> dict[str, Any]:
+def launch_options(
+    operator: LaunchAppOperator, hook: LaunchHook, context: Context | None = None, sources: Sources | None = None
+) -> dict[str, Any]:
     """Return the options of this launch: those of the connection, overridden by `cfg` and the time limit.
+
+    Args:
+        operator: the task, rendered.
+        hook: connects to the scheduler.
+        context: the context of the run, to render a pod template.
+        sources: decides which pod templates may be read.
 
     Raises:
         InvalidAppError: an option is unknown, locked, wrong, or given twice.
         UnsupportedError: the scheduler has no time limit.
     """
-    cfg = hook.merged_cfg(operator.cfg)
+    cfg = hook.merged_cfg(with_pod_templates(operator, hook.scheduler.run_opts(), context, sources))
     limit = operator.time_limit_s
     if limit is None:
         return cfg

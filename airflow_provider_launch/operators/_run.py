@@ -68,6 +68,7 @@ class OperatorRun(TaskRun):
         on_end: Callable[[DescribeAppResponse], object],
     ) -> None:
         super().__init__(operator, context["ti"], LaunchHook.for_connection(operator.launch_conn_id), killer)
+        self._context = context
         self._op = operator
         self._on_end = on_end
         self._attempt = Attempt(operator, context, self._hook, killer, self._retry)
@@ -90,6 +91,8 @@ class OperatorRun(TaskRun):
         """
 
         def check(location: str) -> None:
+            if location == self._hook.options.cfg.get("pod_template"):
+                return  # the administrator of the connection has named it
             sources.check(location, location, "an overlay of the app")
 
         with overlays.guarded(check), self:
@@ -97,7 +100,7 @@ class OperatorRun(TaskRun):
 
     def _run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
         op, attempt, began = self._op, self._attempt, time.time()
-        cfg = launch_options(op, self._hook)
+        cfg = launch_options(op, self._hook, self._context, sources)
         self._killer.check()
         _ = self._on_finish  # refuses an invalid value now instead of after the end of the app
         check_streams(self._scheduler, op.streams)

@@ -412,11 +412,15 @@ class LaunchAppOperator(BaseOperator):
         if content is not None and any(content is field for field in self._app_fields):
             self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
+        from airflow_provider_launch.util.openapi_models import is_model, plain
 
         # Values from XComs are data, so strings in them are not rendered.
         if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
             return marked(content) if self._marks_data else content
         env = jinja_env or self.get_template_env()
+        if is_model(content):
+            # Airflow does not render objects of the package `kubernetes`.
+            content = plain(content)
         if isinstance(content, str):
             is_template = has_template(content, env)
             text = self._rendered_text(content, context, env, seen_oids) if is_template else content
@@ -486,8 +490,8 @@ class LaunchAppOperator(BaseOperator):
 
     @property
     def _app_fields(self) -> tuple[Any, ...]:
-        """The fields from which the app is built."""
-        return (self.app, self.workspace, self.component_args)
+        """The fields that may name files and addresses; the app comes first."""
+        return (self.app, self.workspace, self.component_args, self.cfg)
 
     def _note_strings(self, content: Any, seen_oids: set[int] | None) -> None:
         """Collect the strings of the DAG file before they are rendered."""

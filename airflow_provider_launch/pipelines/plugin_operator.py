@@ -69,7 +69,7 @@ class PluginStepOperator(StepOperator):
             internal_name=self.task_id,
             command=self.command,
             command_type=self.step.command_type,
-            command_line=[role.entrypoint, *(values.substitute(text) for text in role.args)],
+            command_line=[role.entrypoint or "", *(values.substitute(text) for text in role.args)],
             environment={name: values.substitute(text) for name, text in role.env.items()},
             working_dir=role.image,
             config=settings,

@@ -107,6 +107,12 @@ _NEVER_IGNORED: tuple[tuple[Capability, str, Callable[[Role], object], str], ...
         address_macros,
         "let a shell read the variables of the replica instead, or choose another scheduler",
     ),
+    (
+        Capability.IMAGE_ENTRYPOINT,
+        "entrypoint=None",
+        lambda role: role.entrypoint is None,
+        "name the program in entrypoint, or choose a scheduler that runs images",
+    ),
 )
 
 T = TypeVar("T")

@@ -42,5 +42,7 @@ class Capability(str, Enum):
     """Distinguishes a replica that was taken away from one that failed, and so offers `max_disruptions`."""
     ELASTIC = "ELASTIC"
     """Runs a role with any number of replicas between `min_replicas` and `num_replicas`."""
+    IMAGE_ENTRYPOINT = "IMAGE_ENTRYPOINT"
+    """Runs the ENTRYPOINT of the image for a role with `entrypoint=None`, and `args` follow it."""
     WORKSPACE = "WORKSPACE"
     """Mirrors local directories into the replicas."""

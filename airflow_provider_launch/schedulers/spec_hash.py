@@ -23,9 +23,19 @@ def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
     Variables that the launcher adds to every role are left out: they differ between two launchers of the same app,
     and a retry on another worker must find its app.
     """
-    document = {"app": _plain(_as_asked_for(app)), "cfg": _plain(dict(cfg))}
+    document = {"app": _plain(_as_asked_for(app)), "cfg": _plain(_given(cfg))}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _given(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without later ones that have their defaults, because hashes of older apps must not change."""
+    found = dict(cfg)
+    if dataclasses.is_dataclass(cfg):
+        for item in dataclasses.fields(cfg):
+            if item.metadata.get("later") and found.get(item.name) == item.default:
+                found.pop(item.name, None)
+    return found
 
 
 INJECTED = (

@@ -22,6 +22,7 @@ from airflow_provider_launch.specs.roles import (
 )
 from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, Problem, raise_problems, shown, type_problems
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.util.openapi_models import plain as without_models
 
 _T = TypeVar("_T")
 _Path = tuple[Any, ...]
@@ -90,6 +91,7 @@ def _name(data: Any) -> object:
 def _to_plain(value: Any, path: _Path, problems: list[Problem]) -> Any:
     if isinstance(value, Enum):
         return _to_plain(value.value, path, problems)
+    value = without_models(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: getattr(value, field.name)

@@ -5,6 +5,7 @@ Only errors of the app itself are found here. A scheduler refuses what it does n
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     yield from _name_problems((*path, "name"), role.name, "role")
     yield from _text_problems((*path, "image"), role.image)
     if role.entrypoint == MISSING or not _text(role.entrypoint, default="wrong").strip():
-        yield (*path, "entrypoint"), "is missing; give the program that each replica runs"
+        cure = "give the program that each replica runs, or None for the ENTRYPOINT of the image"
+        yield (*path, "entrypoint"), f"is missing; {cure}"
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
         yield from _text_problems((*path, "args", at), arg)
@@ -161,12 +163,28 @@ def _resource_problems(resource: Any, path: tuple[Any, ...]) -> Iterator[Problem
         return
     for name in ("cpu", "gpu", "memMB"):
         number = getattr(resource, name)
-        if _is_int(number) and number < -1:
+        if _is_number(number) and number < 0 and number != -1:
             yield (*path, name), f"must not be negative, but is {number}; -1 means unspecified"
+    yield from _request_problems(resource, path)
+    for name in ("cpu", "cpu_request"):
+        number = getattr(resource, name)
+        if isinstance(number, float) and not math.isfinite(number):
+            yield (*path, name), f"must be a number of CPUs, but is {number}; -1 means unspecified"
     for name, count in _dict(resource.devices).items():
         yield from _text_problems((*path, "devices", name), name)
         if _is_int(count) and count < 0:
             yield (*path, "devices", name), f"must not be negative, but is {count}"
+
+
+def _request_problems(resource: Resource, path: tuple[Any, ...]) -> Iterator[Problem]:
+    for name in ("cpu", "memMB"):
+        most, reserved = getattr(resource, name), getattr(resource, f"{name}_request")
+        if not (_is_number(reserved) and _is_number(most)):
+            continue
+        if reserved <= 0:
+            yield (*path, f"{name}_request"), f"must be positive, but is {reserved}; leave it out to reserve {name}"
+        elif 0 < most < reserved:
+            yield (*path, f"{name}_request"), f"must not exceed {name} ({most}), which is the limit, but is {reserved}"
 
 
 def _mount_problems(mount: Any, path: tuple[Any, ...]) -> Iterator[Problem]:
@@ -223,6 +241,10 @@ def _length_problem(text: str, name: str = "") -> str:
 
 def _is_template(text: str) -> bool:
     return "{{" in text or "{%" in text
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_int(value: object) -> bool:

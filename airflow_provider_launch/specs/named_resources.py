@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 from airflow_provider_launch import settings
 from airflow_provider_launch.specs.resources import NULL_RESOURCE, Resource
@@ -153,15 +154,20 @@ named_resources = NamedResources()
 
 
 def resource(
-    cpu: int | None = None,
+    cpu: float | str | None = None,
     gpu: int | None = None,
     memMB: int | None = None,  # noqa: N803 - a name of the launcher model
     h: str | None = None,
 ) -> Resource:
-    """Return the resource named `h`, else one of these numbers; missing or zero means 2 CPUs, no GPU, 1024 MB."""
+    """Return the resource named `h`, else one of these numbers; missing or zero means 2 CPUs, no GPU, 1024 MB.
+
+    `cpu` may be a fraction, or text in the notation of Kubernetes, `"500m"`.
+    """
     if h:
         return named_resources[h]
-    return Resource(cpu=cpu or 2, gpu=gpu or 0, memMB=memMB or 1024)
+    # `Resource` converts text.
+    cpus: Any = cpu or 2
+    return Resource(cpu=cpus, gpu=gpu or 0, memMB=memMB or 1024)
 
 
 def get_named_resources(res: str) -> Resource:

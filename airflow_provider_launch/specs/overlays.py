@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_launch.util.openapi_models import plain
+
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
@@ -168,7 +170,7 @@ def set_overlay(target: Role | AppDef, namespace: str, kind: str, overlay: Mappi
         stored = target.metadata[namespace] = {}
     stored[MARKER] = True
     known = stored.get(kind)
-    stored[kind] = _combined(known if isinstance(known, Mapping) else {}, overlay)
+    stored[kind] = _combined(known if isinstance(known, Mapping) else {}, plain(overlay))
 
 
 def _combined(known: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallba
     Raises:
         ValueError: a file cannot be read, or does not contain a dict.
     """
-    stored = target.metadata.get(namespace)
+    stored = plain(target.metadata.get(namespace))
     if isinstance(stored, str):
         stored = _load(stored)
     if not isinstance(stored, Mapping):
@@ -234,6 +236,15 @@ def guarded(check: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _GUARD.reset(token)
+
+
+def read_file(location: str) -> dict[str, Any]:
+    """Return the object in a JSON or YAML file, given by path or URI.
+
+    Raises:
+        ValueError: the file cannot be read, or does not contain an object.
+    """
+    return _load(location)
 
 
 def _load(location: str) -> dict[str, Any]:

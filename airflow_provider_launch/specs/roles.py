@@ -10,11 +10,10 @@ import functools
 import warnings
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 # Imported at run time, because pydantic resolves the annotations of these dataclasses.
-from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.resources import LATER, Resource
 from airflow_provider_launch.specs.sentinels import MISSING
 from airflow_provider_launch.specs.workspaces import Workspace
 
@@ -34,8 +33,6 @@ __all__ = [
     "VolumeMount",
 ]
 
-LATER = MappingProxyType({"later": True})
-"""Metadata of fields that older versions do not have: records and hashes leave them out if they have their default."""
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 
@@ -104,8 +101,9 @@ class Role:
     """The software of a replica; the scheduler decides what it means: container image, directory, archive."""
     min_replicas: int | None = None
     """Lower bound of an elastic role. A scheduler without elastic roles refuses a number below `num_replicas`."""
-    entrypoint: str = MISSING
-    """The program that each replica runs."""
+    entrypoint: str | None = MISSING
+    """The program that each replica runs. None runs the ENTRYPOINT of the image, and `args` follow it; without `args`
+    also its CMD."""
     args: list[str] = field(default_factory=list)
     """Its arguments; they are not parsed by a shell."""
     # Not part of `repr`: Airflow stores the text of objects that it cannot serialize.

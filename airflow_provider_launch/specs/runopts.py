@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from airflow_provider_launch.specs.cases import is_spelling_of
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, _shown
+from airflow_provider_launch.util.openapi_models import plain
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import decode_optional, get_type_name, str_to_bool, strip_annotated, to_dict
 
@@ -173,11 +174,11 @@ class runopts:  # noqa: N801 - a name of the launcher model
                 continue
             if key in self._opts[name].deprecated_aliases:
                 warnings.warn(f"option {key!r} is deprecated; use {name!r}", DeprecationWarning, stacklevel=3)
-            if name in spelt and result[name] != value:
+            if name in spelt and result[name] != plain(value):
                 raise InvalidRunConfigException(
                     f"{spelt[name]!r} and {key!r} are the same option but have different values; remove one", name, cfg
                 )
-            result[name] = value
+            result[name] = plain(value)
             spelt[name] = key
         return result
 

@@ -162,7 +162,7 @@ class ElasticRole(Role):
             if value is not False:
                 words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
         endpoint = given or rdzv_endpoint(most, port, self.name, "c10d")
-        command = shell_command(*words, endpoint=endpoint, rest=[role.entrypoint, *role.args])
+        command = shell_command(*words, endpoint=endpoint, rest=[self.entrypoint, *role.args])
         role.entrypoint, role.args = "bash", ["-c", command]
         return role
 

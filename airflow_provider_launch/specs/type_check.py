@@ -26,6 +26,7 @@ _MOST_CHARS = 200
 _EXPECTED = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
+    "float_type": "must be a number",
     "bool_type": "must be True or False",
     "list_type": "must be a list",
     "dict_type": "must be a dict",
@@ -114,12 +115,14 @@ def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
     cure = ""
     if kind == "string_type" and isinstance(value, (int, float)):
         cure = "; use str()" if "env" in path[2:3] else f'; write "{value}"'
-    elif kind == "int_type" and isinstance(value, str):
+    elif path[-1:] in {("cpu",), ("cpu_request",)} and isinstance(value, str) and "{" not in value:
+        cure = "; write CPUs as 2, 0.5 or '500m'"
+    elif kind in ("int_type", "float_type") and isinstance(value, str):
         cure = (
             "; a number takes no text and no template: have a function make the app, or @task.launch, which gets the "
             "params"
         )
-    elif kind == "int_type" and isinstance(value, bool):
+    elif kind in ("int_type", "float_type") and isinstance(value, bool):
         cure = f"; write {int(value)}"
     elif kind == "list_type" and isinstance(value, (tuple, str)):
         cure = "; write [...]"

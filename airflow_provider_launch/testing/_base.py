@@ -137,7 +137,7 @@ class Apps:
 
     # ---- launch ------------------------------------------------------------------------------------
 
-    def role(self, name: str, entrypoint: str, *args: str, **fields: Any) -> Role:
+    def role(self, name: str, entrypoint: str | None, *args: str, **fields: Any) -> Role:
         """Return a role that runs a program of the image. Macros are replaced in `args`: write `$$` for `$`."""
         values = {"resource": copy.deepcopy(self._resource), "image": self.image, **fields}
         return Role(name=name, entrypoint=entrypoint, args=[*args], **values)

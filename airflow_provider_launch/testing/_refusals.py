@@ -41,6 +41,18 @@ class RefusalTests(ContractBase):
 
         assert apps.traces(app_id) == []
 
+    def test_program_of_the_image_is_accepted_or_refused(self, apps: Apps) -> None:
+        """An empty program would start nothing, or the first argument."""
+        app_id = apps.new_id()
+        role = apps.role("trainer", None, "an-argument")
+        if Capability.IMAGE_ENTRYPOINT in self.capabilities:
+            assert "an-argument" in str(apps.dryrun(role, app_id=app_id))
+        else:
+            with self.refused("trainer", "entrypoint", apps.scheduler.backend):
+                apps.dryrun(role, app_id=app_id)
+
+        assert apps.traces(app_id) == []
+
     def test_bound_directory_is_there_and_read_only(self, apps: Apps) -> None:
         """Data of the host must be visible, and read-only if requested."""
         self.needs(Capability.BIND_MOUNT)

@@ -256,3 +256,29 @@ def test_the_docker_test_names_a_missing_right(define, docker_engine) -> None:
     assert not is_fine
     assert "Permission denied" in text
     assert "may use it" in text
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "hook_class"),
+    [
+        ("kubernetes", {"extra": {"namespace": "team"}}, KubernetesLaunchHook),
+        ("docker", {"host": "registry.example", "login": "me", "password": "hush"}, DockerLaunchHook),
+        ("ssh", {"host": "login"}, SlurmLaunchHook),
+        ("aws", {"extra": {"region_name": "eu-west-1"}}, AwsBatchLaunchHook),
+    ],
+)
+def test_a_connection_of_airflows_own_type_is_a_launch_connection(define, conn_type, fields, hook_class) -> None:
+    hook = define(conn_type, f"{conn_type}_default", **fields)
+
+    assert type(hook) is hook_class
+    assert hook.options.backend == hook_class.backend
+    assert hook.runner.name() == f"{conn_type}_default"
+
+
+def test_a_launch_connection_names_one_of_airflow(define) -> None:
+    define("kubernetes", "own", extra={"namespace": "team"})
+    hook = define("launch_kubernetes", "c", extra={"kubernetes_conn_id": "own"})
+
+    assert hook.options.params["namespace"] == "team"
+    with pytest.raises(InvalidAppError, match="kubernetes_conn_id='other' is not a connection"):
+        _ = define("launch_kubernetes", "d", extra={"kubernetes_conn_id": "other"}).options

@@ -56,6 +56,25 @@ def test_an_overlay_does_not_override_locked_options(define) -> None:
     assert define("launch_kubernetes").merged_cfg({"overlay": overlay})["overlay"] == overlay
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pod_template", {"kind": "Pod"}),
+        ("volumes", [{"name": "v", "secret": {"secretName": "keys"}}]),
+        ("init_containers", [{"name": "i"}]),
+        ("sidecars", [{"name": "s", "securityContext": {"privileged": True}}]),
+        ("by_role", {"main": {"security": "none"}}),
+    ],
+)
+def test_options_that_could_do_the_same_as_locked_ones_are_locked_too(define, name: str, value: object) -> None:
+    with pytest.raises(
+        InvalidRunConfigException, match=rf"'{name}' is locked by connection 'c'.*{name} could override"
+    ):
+        define("launch_kubernetes", locked=["env_secrets"]).merged_cfg({name: value})
+    assert define("launch_kubernetes", **{name: value}, locked=["env_secrets"]).merged_cfg({})[name] == value
+    assert define("launch_kubernetes").merged_cfg({name: value})[name] == value
+
+
 def test_only_options_can_be_locked(define) -> None:
     """A misspelt name would lock no option without being noticed."""
     with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is not an option of 'docker'"):

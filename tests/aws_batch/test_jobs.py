@@ -20,6 +20,7 @@ from airflow_provider_launch.specs.states import AppState
 from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.names import REGION
 from tests.faults import Fault, FaultProxy, error
+from tests.support.entrypoints import image_with_entrypoint
 
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
 
@@ -37,6 +38,20 @@ def launch(scheduler, batch_queue, docker_engine) -> Callable[..., str]:
         return str(scheduler.schedule(info))
 
     return launch
+
+
+def test_the_entrypoint_of_the_image_runs_with_the_args(scheduler, batch_queue, docker_engine) -> None:
+    image = image_with_entrypoint(docker_engine.client, docker_engine.image)
+    try:
+        role = Role("main", image, entrypoint=None, args=["a  b", "$HOME"], resource=ROOM)
+        info = scheduler.submit_dryrun(AppDef("jobs", [role]), {"queue": batch_queue}, app_id=make_unique("jobs"))
+        app_id = scheduler.schedule(info)
+
+        assert lines(scheduler, app_id, 2) == ["<a  b>", "<$HOME>"]
+        assert described(scheduler, app_id).state is AppState.SUCCEEDED
+        assert [*scheduler.iter_results(app_id)] == [None]
+    finally:
+        docker_engine.client.images.remove(image, force=True)
 
 
 def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "main", k: int = 0) -> list[str]:

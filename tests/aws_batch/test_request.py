@@ -78,6 +78,11 @@ def test_the_layout_follows_from_the_app(roles, how, layout) -> None:
             {"working_dir": "/w", "tags": {"team": "x"}, "secrets": {"KEY": "arn:aws:ssm:x"}, "shm_size_mb": 64},
         ),
         ("no-shell-nodes", [role("a"), role("b", num_replicas=2, args=TALKS)], {"shell": False}),
+        (
+            "entrypoint-of-the-image",
+            [role(entrypoint=None), role("worker", entrypoint=None, args=TALKS, num_replicas=2), role("other")],
+            {},
+        ),
         ("no-shell", [role()], {"shell": False, "init": False, "overlay": {"readonlyRootFilesystem": True}}),
     ],
 )
@@ -293,3 +298,46 @@ def test_a_thousand_nodes_are_a_short_request() -> None:
 
     assert len(json.dumps(one.definition(0, 0))) < 8000
     assert time.perf_counter() - began < 0.5
+
+
+def test_fractions_of_a_vcpu_are_rounded_up_on_ec2_and_shown() -> None:
+    made = request(role(resource=Resource(cpu=1.5, gpu=0, memMB=512)))
+    needs = made.definition(0, 0)["containerProperties"]["resourceRequirements"]
+
+    assert {"type": "VCPU", "value": "2"} in needs
+    assert "cpu=1.5 is rounded up to 2 vCPUs of EC2" in format_request(made)
+    assert "rounded" not in format_request(request(role()))
+
+
+@pytest.mark.parametrize(("cpu", "mem_mb"), [("250m", 512), (0.25, -1), (0.5, 1024), (0.5, 4096)])
+def test_fargate_has_fractions_of_a_vcpu(cpu: Any, mem_mb: int) -> None:
+    made = request(role(resource=Resource(cpu, 0, mem_mb)), platform="FARGATE", execution_role_arn="arn:x")
+    needs = made.definition(0, 0)["containerProperties"]["resourceRequirements"]
+
+    assert {"type": "VCPU", "value": str(Resource(cpu, 0, 0).cpu)} in needs
+
+
+@pytest.mark.parametrize(
+    ("cpu", "mem_mb", "cure"), [(0.3, 1024, "cpu=0.5, memMB=1024"), (0.5, 512, "cpu=0.5"), (64, 2048, "cpu=16,")]
+)
+def test_fargate_refuses_other_sizes_and_names_the_next_one(cpu: float, mem_mb: int, cure: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"'main': resource cpu={cpu} .*choose e.g. {cure}"):
+        request(role(resource=Resource(cpu, 0, mem_mb)), platform="FARGATE", execution_role_arn="arn:x")
+
+
+@pytest.mark.parametrize("field", ["cpu_request", "memMB_request"])
+def test_a_reservation_below_the_limit_is_refused(field: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"'main': resource.{field} is not offered by 'aws_batch'.*leave"):
+        request(role(resource=Resource(1, 0, 2048, **{field: 1})))
+
+
+def test_options_differ_by_role() -> None:
+    made = request(role("head"), role("worker"), by_role={"worker": {"user": "2", "working_dir": "/w"}}, user="1")
+    groups = request_in(made.definition(0, 0)).definition(0, 0)["nodeProperties"]["nodeRangeProperties"]
+    head, worker = (each["container"] for each in groups)
+
+    assert (head["user"], worker["user"]) == ("1", "2")
+    assert "cd /w " in worker["command"][2]
+    assert "cd /w " not in head["command"][2]
+    with pytest.raises(InvalidAppError, match="option by_role: role 'head' has 'queue', which applies to the whole"):
+        request(role("head"), by_role={"head": {"queue": "other"}})

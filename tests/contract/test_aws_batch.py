@@ -101,6 +101,7 @@ class TestAwsBatch(SchedulerContract):
             Capability.GPU,
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
+            Capability.IMAGE_ENTRYPOINT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
             Capability.ADDRESSES,

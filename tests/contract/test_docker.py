@@ -119,6 +119,7 @@ class TestDocker(SchedulerContract):
             Capability.GPU,
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
+            Capability.IMAGE_ENTRYPOINT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
             Capability.ADDRESSES,

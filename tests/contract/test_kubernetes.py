@@ -137,6 +137,7 @@ class TestKubernetes(SchedulerContract):
             Capability.GPU,
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
+            Capability.IMAGE_ENTRYPOINT,
             Capability.RESULT,
             Capability.ADDRESSES,
             Capability.SERVICE_ROLES,

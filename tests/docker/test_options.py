@@ -37,6 +37,7 @@ from tests.engines.docker import images
 from tests.engines.docker.private import PrivateDocker
 from tests.faults import Fault, drop, error
 from tests.support.certificates import write_pair
+from tests.support.entrypoints import image_with_entrypoint
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -62,6 +63,49 @@ def test_without_options(docker_apps):
     assert host["DeviceRequests"] is None
     assert container["Config"]["StopTimeout"] == 10
     assert list(container["NetworkSettings"]["Networks"]) == ["bridge"]
+
+
+def test_the_entrypoint_of_the_image_runs_with_the_args(docker_apps):
+    """Images of tools, such as dbt or aws-cli, are started like this; an image of a user may have one, too."""
+    apps = docker_apps
+    image = image_with_entrypoint(apps.client, apps.image)
+    try:
+        given = apps.start(Role("main", image, entrypoint=None, args=["a  b", "$HOME"]))
+        plain = apps.start(Role("main", image, entrypoint=None))
+        replaced = apps.start(Role("main", image, entrypoint="echo", args=["replaced"]))
+        states = [apps.end(app_id).state for app_id in (given, plain, replaced)]
+
+        assert states == [AppState.SUCCEEDED] * 3
+        assert said(apps, given) == ["<a  b>", "<$HOME>"]
+        assert said(apps, plain) == ["<cmd of the image>"]
+        assert said(apps, replaced) == ["replaced"]
+    finally:
+        apps.close()
+        apps.client.images.remove(image, force=True)
+
+
+def test_options_of_one_role_reach_its_containers_only(docker_apps):
+    roles = [docker_apps.sh("id -u; df -m /dev/shm | awk 'END {print $2}'", name) for name in ("head", "worker")]
+    options = {"worker": {"user": "1234", "shm_size_mb": 16}}
+    app_id = docker_apps.start(*roles, user="0", by_role=options)
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert said(docker_apps, app_id, "head") == ["0", "64"]
+    assert said(docker_apps, app_id, "worker") == ["1234", "16"]
+
+
+def test_a_replica_may_have_half_a_cpu_and_reserve_less_memory_than_its_limit(docker_apps):
+    one, two = "/sys/fs/cgroup/cpu/cpu.cfs", "/sys/fs/cgroup/cpu.max"
+    script = f"if test -f {two}; then cat {two}; else echo $(cat {one}_quota_us) $(cat {one}_period_us); fi"
+    resource = Resource(cpu=0.5, gpu=0, memMB=64, cpu_request=0.25, memMB_request=32)
+    app_id = docker_apps.start(docker_apps.sh(script, resource=resource))
+    host = docker_apps.container(app_id)["HostConfig"]
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert (host["NanoCpus"], host["CpuShares"]) == (500_000_000, 256)
+    assert (host["Memory"], host["MemoryReservation"]) == (64 * 1024**2, 32 * 1024**2)
+    quota, period = said(docker_apps, app_id)[0].split()
+    assert int(quota) * 2 == int(period)
 
 
 def test_every_option_reaches_the_engine(docker_apps, docker_proxy, monkeypatch):

@@ -87,6 +87,16 @@ def test_body_of_a_plain_role() -> None:
     assert (env["LAUNCH_ROLE"], env["LAUNCH_REPLICA_ID"], env["LAUNCH_ATTEMPT"]) == ("main", "0", "0")
 
 
+def test_fractions_of_a_cpu_and_reservations_reach_the_body() -> None:
+    host = body(role(resource=Resource(cpu="250m", gpu=0, memMB=256, cpu_request=0.1, memMB_request=64)))["HostConfig"]
+
+    assert (host["NanoCpus"], host["CpuShares"]) == (250_000_000, 103)
+    assert (host["Memory"], host["MemoryReservation"]) == (256 * 1024**2, 64 * 1024**2)
+    assert body(role(resource=Resource(0.1 + 0.2, 0, 1)))["HostConfig"]["NanoCpus"] == 300_000_000
+    with pytest.raises(InvalidAppError, match=r"'main': resource.cpu=0.005 is less than 0.01"):
+        request(role(resource=Resource(0.005, 0, 1)))
+
+
 def test_resources_mounts_and_devices_reach_the_body() -> None:
     host = body(
         role(
@@ -283,3 +293,15 @@ def test_containers_carry_the_task_as_other_operators_label_it_and_the_labels_of
 )
 def test_the_host_name_of_a_replica_is_the_name_by_which_others_find_it(network: str, hostname: str | None) -> None:
     assert body(role(num_replicas=2), k=1, network=network).get("Hostname") == hostname
+
+
+def test_options_differ_by_role() -> None:
+    made = request(
+        role("head"), role("worker"), user="1", shm_size_mb=64, by_role={"worker": {"user": "2", "shmSizeMb": 128}}
+    )
+    head, worker = (container_body(made, each, 0, 0, 0) for each in made.roles)
+
+    assert (head["User"], worker["User"]) == ("1", "2")
+    assert (head["HostConfig"]["ShmSize"], worker["HostConfig"]["ShmSize"]) == (64 * 1024**2, 128 * 1024**2)
+    with pytest.raises(InvalidAppError, match="option by_role: role 'head' has 'network', which applies to the whole"):
+        request(role("head"), by_role={"head": {"network": "none"}})

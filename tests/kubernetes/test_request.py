@@ -67,6 +67,31 @@ def env(*roles: Role, **how: Any) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container(*roles, **how)["env"] if "value" in item}
 
 
+def test_the_entrypoint_of_the_image_stays_without_a_command() -> None:
+    plain = container(role(entrypoint=None, args=["$HOME", macros.replica_id]))
+
+    assert "command" not in plain
+    assert plain["args"] == ["$$HOME", "$(LAUNCH_REPLICA_ID)"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "text"), [(2, "2"), (0.5, "500m"), ("250m", "250m"), (0.0001, "1m"), (0.1 + 0.2, "300m"), (1.5, "1500m")]
+)
+def test_cpus_are_written_as_kubernetes_does(cpu: Any, text: str) -> None:
+    assert container(role(resource=Resource(cpu, 0, -1)))["resources"] == {"limits": {"cpu": text}}
+
+
+def test_requests_may_be_below_the_limits_for_each_role() -> None:
+    small = Resource(1, 0, 512, cpu_request=0.25, memMB_request=128)
+    made = request(role("small", resource=small), role("large", resource=Resource(2, 0, 512)))
+    bodies = [job_body(made, each, 0)["spec"]["template"]["spec"]["containers"][0] for each in made.roles]
+
+    assert [each["resources"] for each in bodies] == [
+        {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "128Mi"}},
+        {"limits": {"cpu": "2", "memory": "512Mi"}},
+    ]
+
+
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,27 @@ def evict(apps, pod):
     apps.call("POST", f"/api/v1/{{ns}}/pods/{pod.name}/eviction", body)
 
 
+def test_args_alone_follow_the_entrypoint_of_the_image(kubernetes_apps):
+    """The image of these tests has none, so its runtime starts the first argument."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("", entrypoint=None, args=["echo", "started by the image"]))
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert apps.lines(app_id) == ["started by the image\n"]
+
+
+def test_half_a_cpu_is_a_limit_and_less_is_reserved(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("true", resource=Resource(0.5, 0, 64, cpu_request=0.1, memMB_request=16)))
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    (pod,) = apps.cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]
+    assert pod["spec"]["containers"][0]["resources"] == {
+        "limits": {"cpu": "500m", "memory": "64Mi"},
+        "requests": {"cpu": "100m", "memory": "16Mi"},
+    }
+
+
 # ---- waits -----------------------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,7 @@ def test_it_has_a_page_an_example_and_a_contract(info: BackendInfo, checkout: Pa
 # Other packages choose by capability. These have a reason to name an engine.
 NAMES_ENGINES = {
     "schedulers/__init__.py": "`local_docker`, the second name that TorchX has for Docker",
+    "connections/airflow_types.py": "the engine that a type of connection of Airflow belongs to",
     "connections/launch.py": "extras that only connections of AWS have",
     "connections/probes.py": "the test of a connection asks more than a list where an engine can tell more",
     "workspace/docker_workspace.py": "images are built by a Docker engine, whatever runs them",

@@ -187,3 +187,21 @@ def test_an_option_that_came_later_makes_no_other_app(options, expected):
     assert build_request(app, SlurmOpts(**options), "app-1", {}).spec_hash == expected
     changed = SlurmOpts(**options, on_setup_failure="continue")
     assert build_request(app, changed, "app-1", {}).spec_hash != expected
+
+
+def test_fractions_of_a_cpu_are_rounded_up_and_shown() -> None:
+    made = request(Role("half", "", entrypoint="true", resource=Resource("500m", 0, 512)))
+    mixed = request(
+        *(Role(name, "", entrypoint="true", resource=Resource(cpu, 0, 512)) for name, cpu in (("a", 0.5), ("b", 1)))
+    )
+
+    assert "--cpus-per-task=1" in made.components[0]
+    assert "--mem-per-cpu=512M" in made.components[0]
+    assert "cpu=0.5 is rounded up to 1" in format_request(made)
+    assert len(mixed.components) == 1
+
+
+@pytest.mark.parametrize("field", ["cpu_request", "memMB_request"])
+def test_a_reservation_below_the_limit_is_refused(field: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"'half': resource.{field} is not offered by 'slurm'.*leave it out"):
+        request(Role("half", "", entrypoint="true", resource=Resource(1, 0, 512, **{field: 1})))

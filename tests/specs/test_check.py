@@ -15,6 +15,8 @@ from airflow_provider_launch.specs import (
     Role,
     VolumeMount,
     Workspace,
+    app_from_dict,
+    app_to_dict,
     check_app,
     macros,
 )
@@ -106,7 +108,23 @@ def test_a_good_app_passes_and_stays_as_it_is(app):
         ),
         ({"retry_policy": None}, "roles.0.retry_policy: must be a member of RetryPolicy, but None is of type NoneType"),
         ({"resource": None}, "roles.0.resource: must be a Resource, but None is of type NoneType"),
-        ({"resource": Resource(0.5, 0, 1)}, "roles.0.resource.cpu: must be a whole number, but 0.5 is of type float"),
+        ({"resource": Resource(1, 0.5, 1)}, "roles.0.resource.gpu: must be a whole number, but 0.5 is of type float"),
+        ({"resource": Resource(True, 0, 1)}, "roles.0.resource.cpu: must be a number, but True is of type bool; wri"),
+        (
+            {"resource": Resource("half", 0, 1)},
+            "roles.0.resource.cpu: must be a number, but 'half' is of type str; wri",
+        ),
+        (
+            {"resource": Resource("{{ n }}", 0, 1)},
+            "roles.0.resource.cpu: must be a number, but '{{ n }}' is of type str; a",
+        ),
+        ({"resource": Resource(-0.5, 0, 1)}, "roles.0.resource.cpu: must not be negative, but is -0.5; -1 means"),
+        ({"resource": Resource(float("nan"), 0, 1)}, "roles.0.resource.cpu: must be a number of CPUs, but is nan"),
+        ({"resource": Resource(1, 0, 1, cpu_request=2)}, "roles.0.resource.cpu_request: must not exceed cpu (1), w"),
+        (
+            {"resource": Resource(1, 0, 1, memMB_request=0)},
+            "roles.0.resource.memMB_request: must be positive, but is 0",
+        ),
         (
             {"resource": Resource(1, -2, 1)},
             "roles.0.resource.gpu: must not be negative, but is -2; -1 means unspecified",
@@ -252,3 +270,10 @@ def test_a_variable_counts_with_its_name_and_without_its_macros():
         check_app(AppDef("app", [Role("main", "", entrypoint="sh", env={"LONG": "x" * 131_067})]))
 
     assert "xxx" not in str(caught.value)
+
+
+def test_an_app_may_run_the_entrypoint_of_its_image() -> None:
+    app = AppDef("app", [Role("main", "repo/image:1", entrypoint=None)])
+    check_app(app)
+
+    assert app_from_dict(app_to_dict(app)) == app

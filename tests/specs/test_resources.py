@@ -1,4 +1,20 @@
-from airflow_provider_launch.specs import NULL_RESOURCE, GiB, Resource, Role
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.specs import NULL_RESOURCE, GiB, Resource, Role, resource
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("500m", 0.5), ("2", 2), (" 1.5 ", 1.5), (".5", 0.5), (2.0, 2), ("x", "x"), ("-1", "-1")],
+)
+def test_cpus_are_numbers_or_text_of_kubernetes(given: Any, number: object) -> None:
+    found = Resource(cpu=given, gpu=0, memMB=1, cpu_request=given)
+
+    assert (found.cpu, found.cpu_request) == (number, number)
+    assert type(found.cpu) is type(number)
+    assert resource(cpu=given).cpu == number
 
 
 def test_repr_shows_all_fields():

@@ -57,7 +57,7 @@ def refuse_unsupported(
     for role in app.roles:
         if needs_image and role.image in {"", NONE}:
             raise InvalidAppError(f"role {role.name!r} has no image, which {backend!r} needs; name one")
-        texts = (role.entrypoint, *role.args, *(f"{name}={value}" for name, value in role.env.items()))
+        texts = (role.entrypoint or "", *role.args, *(f"{name}={value}" for name, value in role.env.items()))
         size = sum(len(text.encode("utf-8", "surrogatepass")) + _POINTER_BYTES for text in texts)
         if size > _PROGRAM_BYTES:
             raise InvalidAppError(
@@ -99,6 +99,20 @@ def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> Non
             raise UnsupportedError(
                 f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted} GPUs, and "
                 f"{offer.format(offered or 'none')}; {cure}"
+            )
+
+
+def refuse_requests(role: Role, backend: str) -> None:
+    """Refuse reservations below the limits, for schedulers that reserve the limits.
+
+    Raises:
+        UnsupportedError: names role and field.
+    """
+    for name in ("cpu_request", "memMB_request"):
+        if getattr(role.resource, name) is not None:
+            raise UnsupportedError(
+                f"role {role.name!r}: resource.{name} is not offered by {backend!r}, which reserves the limit; leave "
+                f"it out"
             )
 
 

@@ -28,7 +28,8 @@ class RoleRequest:
     slug: str
     """The name of the role in names of native objects."""
     num_replicas: int
-    entrypoint: str
+    entrypoint: str | None
+    """None means the ENTRYPOINT of the image."""
     args: list[str]
     """The arguments with macros, which are replaced per replica."""
     env: dict[str, str]
@@ -38,6 +39,12 @@ class RoleRequest:
     policy: str
     """The value of a `RetryPolicy`."""
     max_retries: int
+
+    @property
+    def program(self) -> str:
+        """The program, for schedulers that refuse the ENTRYPOINT of an image."""
+        assert self.entrypoint is not None
+        return self.entrypoint
 
 
 RoleT = TypeVar("RoleT", bound=RoleRequest)

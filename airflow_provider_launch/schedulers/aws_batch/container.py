@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.resources import Resource
-from airflow_provider_launch.specs.roles import BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
@@ -46,7 +47,8 @@ def container_properties(
     opts, layout = request.opts, request.layout
     if replica is None and role.num_replicas == 1:
         replica = 0
-    rank0_env = RANK0_ENV if opts.shell or layout == "single" else _MAIN_NODE
+    shell = uses_shell(role, opts)
+    rank0_env = RANK0_ENV if shell or layout == "single" else _MAIN_NODE
     replica_id = REPLICA if replica is None else str(replica)
     # Nodes have their own addresses; a single job may share the ports of its host.
     ports = assign_ports(request.app_def, int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16))
@@ -59,11 +61,11 @@ def container_properties(
         ports=port_values(request.app_def.roles, lambda variable, _: str(ports[variable])),
     )
     env = _env(request, role, values, ports, attempt)
-    if not opts.shell and replica is not None:
+    if not shell and replica is not None:
         env["LAUNCH_REPLICA_ID"] = replica_id
     args = [values.substitute(arg) for arg in role.args]
-    odd = {name: text for name, text in env.items() if opts.shell and not _SHELL_NAME.fullmatch(name)}
-    if opts.shell:
+    odd = {name: text for name, text in env.items() if shell and not _SHELL_NAME.fullmatch(name)}
+    if shell and role.entrypoint is not None:
         index = {"single": "0", "array": "AWS_BATCH_JOB_ARRAY_INDEX"}.get(layout, f"AWS_BATCH_JOB_NODE_INDEX-{first}")
         is_first = role is request.app_def.roles[0]
         script = Script(
@@ -72,24 +74,25 @@ def container_properties(
             # Batch drops variables without a value.
             exports={name: text for name, text in env.items() if name not in odd and (is_for_node(text) or not text)},
             odd_env=odd,
-            working_dir=opts.working_dir,
-            has_result=is_first and has_log_result(opts),
+            working_dir=request.role_opts[role.name].working_dir,
+            has_result=is_first and has_log_result(request.app_def, opts),
             counts_attempts=layout != "multi-node",
             is_node=layout == "multi-node",
             linger_s=opts.linger_s if layout == "multi-node" and is_first else 0,
         )
         command = script.command(role.entrypoint, args)
     else:
-        command = [role.entrypoint, *args]
+        # Batch has no field for an entrypoint: it appends the command to the ENTRYPOINT of the image.
+        command = args if role.entrypoint is None else [role.entrypoint, *args]
         if empty := [name for name in role.env if not env[name]]:
             raise UnsupportedError(
                 f"role {role.name!r}: env: {empty[0]!r} is empty, and 'aws_batch' drops variables without a value; "
-                f"leave it out, or set option shell, so that `sh` sets it"
+                f"leave it out, or let `sh` start a program (option shell, with an entrypoint), which sets it"
             )
         if any(is_for_node(text) for text in (*args, *env.values())):
             raise UnsupportedError(
                 f"role {role.name!r}: torch_env, macros.replica_id and macros.rank0_host need `sh` in the image on "
-                f"'aws_batch', but option shell is False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or "
+                f"'aws_batch', but {no_shell(role)}; read AWS_BATCH_JOB_ARRAY_INDEX instead, {_shell_cure(role)}, or "
                 f"use layout='multi-node' for up to five replicas"
             )
     body: dict[str, Any] = {
@@ -100,8 +103,8 @@ def container_properties(
             for name, text in env.items()
             if text and not is_for_node(text) and name not in odd
         ],
-        "resourceRequirements": _resources(role),
-        **_options(role, opts),
+        "resourceRequirements": _resources(role, opts),
+        **_options(role, request.role_opts[role.name]),
     }
     return _merged(body, opts.overlay or {}) if opts.overlay else body
 
@@ -116,7 +119,7 @@ def _env(
         env |= own  # in other layouts they are known on the node only
     if (prefix := request.opts.result_prefix) and role is request.app_def.roles[0]:
         # Without `sh` the children of an array do not get their numbers, so they share the address of the first one.
-        knows_number = request.opts.shell or values.replica_id != REPLICA
+        knows_number = uses_shell(role, request.opts) or values.replica_id != REPLICA
         env["LAUNCH_RESULT_S3"] = result_address(prefix, request.app_id, values.replica_id if knows_number else 0)
     if request.layout == "multi-node":
         env["LAUNCH_ATTEMPT"] = str(attempt)
@@ -132,9 +135,23 @@ def log_driver(opts: AwsBatchOpts) -> str:
     return str(((opts.overlay or {}).get("logConfiguration") or {}).get("logDriver", AWSLOGS))
 
 
-def has_log_result(opts: AwsBatchOpts) -> bool:
-    """Return whether the result is read from the log."""
-    return opts.shell and not opts.result_prefix and log_driver(opts) == AWSLOGS
+def uses_shell(role: Role, opts: AwsBatchOpts) -> bool:
+    """Return whether a script starts the program; it does not know the ENTRYPOINT of an image."""
+    return opts.shell and role.entrypoint is not None
+
+
+def no_shell(role: Role) -> str:
+    """Return why no script starts the program of a role."""
+    return "entrypoint is None" if role.entrypoint is None else "option shell is False"
+
+
+def _shell_cure(role: Role) -> str:
+    return "name the program in entrypoint" if role.entrypoint is None else "leave shell out"
+
+
+def has_log_result(app: AppDef, opts: AwsBatchOpts) -> bool:
+    """Return whether the result of the first role is read from the log."""
+    return uses_shell(app.roles[0], opts) and not opts.result_prefix and log_driver(opts) == AWSLOGS
 
 
 def result_address(prefix: str, app_id: str, replica: int | str) -> str:
@@ -142,13 +159,14 @@ def result_address(prefix: str, app_id: str, replica: int | str) -> str:
     return f"{prefix.rstrip('/')}/{app_id}/{replica}"
 
 
-def size_of(resource: Resource) -> tuple[int, int]:
-    """Return the vCPUs and the memory in MiB of a replica; AWS Batch requires both."""
-    return max(resource.cpu, 0) or 1, max(resource.memMB, 0) or 2048
+def size_of(resource: Resource, opts: AwsBatchOpts) -> tuple[float, int]:
+    """Return the vCPUs and the memory in MiB of a replica; AWS Batch requires both, and whole vCPUs on EC2."""
+    cpu = max(resource.cpu, 0) or 1
+    return cpu if opts.platform == "FARGATE" else math.ceil(cpu), max(resource.memMB, 0) or 2048
 
 
-def _resources(role: Role) -> list[dict[str, str]]:
-    cpu, mem_mb = size_of(role.resource)
+def _resources(role: Role, opts: AwsBatchOpts) -> list[dict[str, str]]:
+    cpu, mem_mb = size_of(role.resource, opts)
     found = {"VCPU": cpu, "MEMORY": mem_mb, "GPU": max(role.resource.gpu, 0)}
     return [{"type": kind, "value": str(value)} for kind, value in found.items() if value]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge, Le
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.specs.resources import LATER
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
@@ -156,6 +157,10 @@ class AwsBatchOpts(StructuredOpts):
 
     working_dir: Optional[str] = None
     """Directory in which programs start; needs `shell`. None means the working directory of the image."""
+
+    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Options of single roles, `{"worker": {"shm_size_mb": 1024}}`. They override those of the launch for the
+    containers of that role."""
 
     user: Optional[str] = None
     """User, or `user:group`, that runs the program. None means the user of the image."""

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from airflow_provider_launch.schedulers.aws_batch.container import has_log_result, log_driver, size_of
+from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
+from airflow_provider_launch.schedulers.aws_batch.container import (
+    has_log_result,
+    log_driver,
+    no_shell,
+    size_of,
+    uses_shell,
+)
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -16,11 +24,20 @@ _RESULT_PATH = "LAUNCH_RESULT_PATH"
 # An array job has at most 10 000 children, which is the limit of every app.
 _NODE_GROUPS, _NODES, _RETRIES = 5, 1000, 9
 # https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step
-_FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024), 8: (16384, 61440, 4096),
-            16: (32768, 122880, 8192)}  # fmt: skip
+_FARGATE: dict[float, tuple[int, int, int]] = {
+    0.25: (512, 2048, 512),
+    0.5: (1024, 4096, 1024),
+    1: (2048, 8192, 1024),
+    2: (4096, 16384, 1024),
+    4: (8192, 30720, 1024),
+    8: (16384, 61440, 4096),
+    16: (32768, 122880, 8192),
+}
 
 
-def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> None:
+def refuse_unsupported_layout(
+    app: AppDef, opts: AwsBatchOpts, layout: str, role_opts: Mapping[str, AwsBatchOpts]
+) -> None:
     """Refuse features that a job of this layout does not have.
 
     Raises:
@@ -33,23 +50,31 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
     elif layout == "array":
         _refuse_array(app.roles[0])
     for role in app.roles:
-        unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
-        if unknown:
-            raise UnsupportedError(
-                f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to "
-                f"'aws_batch'; mount them as DeviceMount"
-            )
+        _refuse_devices(role)
         if layout != "multi-node" and role.max_retries > _RETRIES:
             raise UnsupportedError(
                 f"role {role.name!r}: max_retries={role.max_retries} is more than the {_RETRIES} that 'aws_batch' "
                 f"counts for one job; lower it, or use retries of the task"
             )
         _refuse_disruptions(role, layout)
+        refuse_requests(role, "aws_batch")
         if opts.platform == "FARGATE":
-            _refuse_fargate(role, opts)
+            _refuse_fargate(role, role_opts[role.name])
     _refuse_result(app, opts)
-    if opts.working_dir and not opts.shell:
-        raise InvalidAppError("option working_dir needs `sh`, and option shell is False; leave one of them out")
+    for role in app.roles:
+        if role_opts[role.name].working_dir and not uses_shell(role, opts):
+            raise InvalidAppError(
+                f"role {role.name!r}: option working_dir needs `sh`, and {no_shell(role)}; leave one of them out"
+            )
+
+
+def _refuse_devices(role: Role) -> None:
+    unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
+    if unknown:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to "
+            f"'aws_batch'; mount them as DeviceMount"
+        )
 
 
 def _refuse_disruptions(role: Role, layout: str) -> None:
@@ -74,9 +99,9 @@ def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
         raise InvalidAppError(
             f"option result_prefix: {opts.result_prefix!r} is not a valid S3 address; use s3://bucket/folder"
         )
-    for role in app.roles if not has_log_result(opts) else ():
+    for role in app.roles if not has_log_result(app, opts) else ():
         if any(_RESULT_PATH in text for text in (*role.args, *role.env.values())):
-            why = "option shell is False" if not opts.shell else f"lines go to {log_driver(opts)!r}"
+            why = no_shell(app.roles[0]) if not uses_shell(app.roles[0], opts) else f"lines go to {log_driver(opts)!r}"
             why = "option result_prefix is set" if opts.result_prefix else why
             raise UnsupportedError(
                 f"role {role.name!r} uses {_RESULT_PATH}: a result by the log is not offered by 'aws_batch' here, "
@@ -101,10 +126,11 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
         )
     if count > _NODES:
         raise UnsupportedError(f"the app has {count} replicas, 'aws_batch' has at most {_NODES} nodes; use fewer")
-    if not opts.shell and count > _NODE_GROUPS:
+    groups = sum(1 if uses_shell(role, opts) else role.num_replicas for role in app.roles)
+    if groups > _NODE_GROUPS:
         raise UnsupportedError(
-            f"the app has {count} replicas, and without `sh` (option shell) 'aws_batch' gives at most {_NODE_GROUPS} "
-            f"nodes a number; use fewer, or leave shell out"
+            f"the app has {count} replicas, and without `sh` (option shell, entrypoint=None) 'aws_batch' gives at most "
+            f"{_NODE_GROUPS} nodes a number; use fewer, or let `sh` start their programs"
         )
     types = {role.resource.capabilities.get(K8S_ITYPE) for role in app.roles}
     if len(types) > 1:
@@ -133,6 +159,11 @@ def _refuse_array(role: Role) -> None:
         )
 
 
+def _nearest_size(cpu: float) -> str:
+    size = next((each for each in _FARGATE if each >= cpu), max(_FARGATE))
+    return f"cpu={size}, memMB={_FARGATE[size][0]}"
+
+
 def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
     wanted = {
         "resource.gpu": role.resource.gpu > 0,
@@ -148,10 +179,10 @@ def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
             )
     if not opts.execution_role_arn:
         raise InvalidAppError("Fargate needs a role to pull images and write logs; set option execution_role_arn")
-    cpu, mem_mb = size_of(role.resource)
+    cpu, mem_mb = size_of(role.resource, opts)
     least, most, step = _FARGATE.get(cpu, (0, -1, 1))
     if not least <= mem_mb <= most or mem_mb % step:
         raise UnsupportedError(
-            f"role {role.name!r}: resource cpu={cpu} with memMB={mem_mb} is not a valid "
-            f"size of Fargate on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
+            f"role {role.name!r}: resource cpu={cpu:g} with memMB={mem_mb} is not a valid "
+            f"size of Fargate on 'aws_batch'; choose e.g. {_nearest_size(cpu)}, see the AWS Batch user guide"
         )

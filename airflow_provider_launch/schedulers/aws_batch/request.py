@@ -14,7 +14,15 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
-from airflow_provider_launch.schedulers.aws_batch.container import container_properties, has_log_result, log_driver
+from airflow_provider_launch.schedulers._kit.role_options import options_by_role
+from airflow_provider_launch.schedulers.aws_batch.container import (
+    container_properties,
+    has_log_result,
+    log_driver,
+    no_shell,
+    size_of,
+    uses_shell,
+)
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
@@ -44,6 +52,17 @@ _RECORD_BYTES = 8 * 1024 * 1024
 """Maximum bytes of the unpacked record; repeated texts take little space in the definition."""
 _GIVEN = ("AWS_BATCH*", "AWS_CONTAINER_*", "AWS_EXECUTION_ENV", "ECS_*", "HOSTNAME")
 """Variables that Batch refuses or sets itself, some of them for the credentials of the container's role."""
+_OF_ROLE = {
+    "execution_role_arn",
+    "init",
+    "job_role_arn",
+    "privileged",
+    "secrets",
+    "shm_size_mb",
+    "user",
+    "working_dir",
+}
+"""Options that may differ between roles."""
 _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
@@ -79,6 +98,12 @@ class AwsBatchRequest:
         return resolve_options(AwsBatchOpts, self.options, strict=False)
 
     @cached_property
+    def role_opts(self) -> dict[str, AwsBatchOpts]:
+        """The options of each role, by its name."""
+        of_app = {item.name for item in fields(AwsBatchOpts)} - _OF_ROLE
+        return options_by_role(self.app_def, self.opts, of_app)
+
+    @cached_property
     def spec_hash(self) -> str:
         """Hash of app and options."""
         return spec_hash(self.app_def, self.opts)
@@ -103,6 +128,10 @@ class AwsBatchRequest:
         """The job queue."""
         assert self.opts.queue is not None
         return self.opts.queue
+
+    def has_marks(self, role_name: str) -> bool:
+        """Return whether a script marks errors, results and the end in the logs of a role."""
+        return any(role.name == role_name and uses_shell(role, self.opts) for role in self.app_def.roles)
 
     @property
     def resubmits(self) -> bool:
@@ -175,7 +204,7 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
     has_gpu = any(role.resource.gpu > 0 for role in app.roles)
     copied = inherited_env(environ, opts.copy_env or [], [*_GIVEN, *(GPU_VARIABLES if has_gpu else ())])
     request = AwsBatchRequest(app_id, app_to_dict(app), given, copied)
-    refuse_unsupported_layout(app, opts, request.layout)
+    refuse_unsupported_layout(app, opts, request.layout, request.role_opts)
     size = len(json.dumps(request.definition(0, 0)).encode())
     if size > _DEFINITION_BYTES:
         raise InvalidAppError(
@@ -210,10 +239,12 @@ def format_request(request: AwsBatchRequest) -> str:
     lines = [format_app(request.app_id, request.app_def.name, detail, opts.time_limit_s)]
     for role in request.app_def.roles:
         details = []
+        if (cpu := role.resource.cpu) > 0 and (vcpus := size_of(role.resource, opts)[0]) != cpu:
+            details.append(f"cpu={cpu:g} is rounded up to {vcpus} vCPUs of EC2")
         if role.max_retries and request.layout != "multi-node":
             details.append("Batch counts the attempts; the loss of a host counts, too")
         if role is request.app_def.roles[0]:
-            details.append(_result_detail(opts))
+            details.append(_result_detail(request.app_def, opts))
         lines += format_role(
             role.name,
             role.num_replicas,
@@ -235,12 +266,13 @@ def format_request(request: AwsBatchRequest) -> str:
     return "\n".join(lines)
 
 
-def _result_detail(opts: AwsBatchOpts) -> str:
+def _result_detail(app: AppDef, opts: AwsBatchOpts) -> str:
     if opts.result_prefix:
         return f"its result is read from below {opts.result_prefix}"
-    if has_log_result(opts):
+    if has_log_result(app, opts):
         return ""
-    cause = "without `sh`" if not opts.shell else f"with the log driver {log_driver(opts)!r}"
+    has_shell = uses_shell(app.roles[0], opts)
+    cause = f"without `sh` ({no_shell(app.roles[0])})" if not has_shell else f"with the log driver {log_driver(opts)!r}"
     return f"returns no result {cause}; with option result_prefix it is read from S3"
 
 
@@ -283,7 +315,7 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     bodies = []
     first = 0
     for role in roles:
-        if request.layout == "multi-node" and not opts.shell:
+        if request.layout == "multi-node" and not uses_shell(role, opts):
             # Without a shell only separate properties can give each replica its number.
             alone = range(role.num_replicas)
             bodies += [(first + k, 1, container_properties(request, role, first, attempt, k)) for k in alone]

@@ -83,6 +83,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
         Capability.DEVICE_MOUNT,
     }
     poll_interval_s: ClassVar[float] = 10.0
@@ -190,7 +191,8 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     def _error_text(self, cached: CachedApp, number: int) -> str:
         """Return the content of `TORCHELASTIC_ERROR_FILE` of a replica; empty if there is none."""
         logs = cached.replicas(cached.attempt)[number].logs
-        if not logs or not cached.request.opts.shell:
+        role_name, _ = cached.request.replica_keys[number]
+        if not logs or not cached.request.has_marks(role_name):
             return ""
         try:
             found, _ = self._logs.documents(logs[-1:], LogMarks(mark(cached.app_id)), limit_s=2.0)[logs[-1].stream]
@@ -251,7 +253,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             for k, replica in enumerate(replicas):
                 is_there = replica.end.exit_code == 0
                 yield self._result_in_s3(result_address(opts.result_prefix, app_id, k)) if is_there else None
-        elif has_log_result(opts):
+        elif has_log_result(cached.request.app_def, opts):
             # Most apps write a result in replica 0 or none at all, so read the others only if needed.
             for some in (logs[:1], logs[1:]):
                 found = self._logs.documents([log for log in some if log], LogMarks(mark(app_id)))
@@ -381,7 +383,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         # log was read to its end.
         app_id, started_at = cached.app_id, time.monotonic()
         number = cached.request.replica_keys.index((role_name, k))
-        marks = LogMarks(mark(app_id)) if cached.request.opts.shell else None
+        marks = LogMarks(mark(app_id)) if cached.request.has_marks(role_name) else None
         while True:
             logs, listed_at, may_grow = self._attempts(cached, number)
             for at in range(state.get("a", 0), len(logs)):

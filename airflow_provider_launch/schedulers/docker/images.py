@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import tarfile
 import threading
+import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachetools import TTLCache
 
@@ -121,9 +122,9 @@ class Images:
         from docker.utils import parse_repository_tag
 
         login = self.auth_headers(parse_repository_tag(image)[0])
-        sent = (
-            f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
-        )
+        user = self._connection.registry_username
+        sender = f"the credentials of {user!r}" if user else "the login of ~/.docker/config.json of the worker"
+        sent = f"sent {sender}" if login else "no credentials were sent"
         which = f"image {image!r} of platform {platform!r}, which the engine lacks," if platform else f"image {image!r}"
         return SchedulerRejectedError(
             f"{which} cannot be pulled: {text} ({sent}); "
@@ -140,8 +141,6 @@ class Images:
         from docker.errors import InvalidRepository
 
         connection = self._connection
-        if not connection.registry_username:
-            return {}
         try:
             server, _ = resolve_repository_name(repository)
         except InvalidRepository as error:
@@ -150,14 +149,38 @@ class Images:
             ) from error
         registry = resolve_index_name((connection.registry or "docker.io").strip().lower())
         # The password of one registry is not sent to another.
-        if server.lower() != ("docker.io" if registry in _HUB_NAMES else registry):
-            return {}
+        is_theirs = server.lower() == ("docker.io" if registry in _HUB_NAMES else registry)
+        if not (connection.registry_username and is_theirs):
+            login = _login_of_host(server)
+            return {"X-Registry-Auth": encode_header(login).decode()} if login else {}
         login = {
             "username": connection.registry_username,
             "password": connection.registry_password,
             "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
+
+
+def _login_of_host(server: str) -> dict[str, Any]:
+    """Return the login of `docker login` on this host, from `~/.docker/config.json` and its credential helpers.
+
+    Raises:
+        SchedulerRejectedError: a credential helper fails.
+    """
+    from docker.auth import load_config
+    from docker.errors import DockerException
+
+    try:
+        # It reads `DOCKER_CONFIG`, too; None stands for Docker Hub. The error below names a missing helper.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = load_config().resolve_authconfig(None if server.lower() == "docker.io" else server)
+    except (DockerException, OSError, ValueError) as error:
+        raise SchedulerRejectedError(
+            f"the login for registry {server!r} in ~/.docker/config.json of the worker cannot be read: {error}; "
+            f"correct that file or its credential helper, or set the registry options of the connection"
+        ) from error
+    return dict(found or {})
 
 
 def _size(labels: Mapping[str, str]) -> int:

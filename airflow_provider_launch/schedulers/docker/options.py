@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, Optional
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge, Le
 
 from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, StructuredOpts
+from airflow_provider_launch.specs.resources import LATER
 
 APP_NETWORK, SHARED_NETWORK = "app", "launch"
 
@@ -47,6 +48,10 @@ class DockerConnection(StructuredOpts):
 
     registry_password: Optional[str] = None
     """Password or token for pulls from `registry`."""
+
+    docker_conn_id: Optional[str] = field(default=None, metadata=LATER)
+    """Connection of Airflow of type `docker` that has the registry and its login. Options that are set here
+    override it."""
 
     gpus: Optional[list[str]] = None
     """UUIDs or indices of the GPUs of the engine's host that apps may use. None means none."""
@@ -108,6 +113,10 @@ class _RunOpts(StructuredOpts):
 
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
+
+    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Options of single roles, `{"worker": {"shm_size_mb": 1024}}`. They override those of the launch for the
+    containers of that role."""
 
     labels: Optional[dict[str, str]] = None
     """Labels of the containers, in addition to the launcher's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import math
@@ -23,6 +24,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_role,
     request_from_json,
 )
+from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable
@@ -35,10 +37,12 @@ from airflow_provider_launch.schedulers.environment import (
     replica_env,
 )
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros, names_rank0
 from airflow_provider_launch.specs.owner import owner_text
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
 from airflow_provider_launch.util.untrusted import parse_json
@@ -51,6 +55,20 @@ REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container with the request. Not a label, because lists of containers repeat labels."""
 _GIVEN = ("HOSTNAME",)
 """Variables that the engine sets in containers; other replicas find a replica by its host name."""
+_OF_APP = frozenset(
+    {
+        "pull",
+        "platform",
+        "network",
+        "labels",
+        "grace_s",
+        "on_outside_stop",
+        "time_limit_s",
+        *(item.name for item in dataclasses.fields(ImageWorkspaceOpts)),
+    }
+)
+"""Options that cannot differ between roles."""
+_LEAST_CPUS = 0.01
 _MB = 1024 * 1024
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
 _NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -128,6 +146,7 @@ def build_request(
         cure="lower it, or list the host's GPUs in option 'gpus'",
     )
     network = _network(app, opts, app_id)
+    role_opts = options_by_role(app, opts, _OF_APP)
     _refuse_unreachable_rank0(app, network)
     slugs = naming.role_slugs([role.name for role in app.roles])
     roles = []
@@ -136,9 +155,9 @@ def build_request(
         _refuse_no_image(role)
         roles.append(
             DockerRole(
-                **common_fields(role, role_slug, environ, opts.copy_env, _GIVEN),
+                **common_fields(role, role_slug, environ, role_opts[role.name].copy_env, _GIVEN),
                 gpu=max(role.resource.gpu, 0),
-                body=_common_body(role, opts, network),
+                body=_common_body(role, role_opts[role.name], network),
                 overlays=overlays_of(role, "docker", (OVERLAY_KIND,)),
             )
         )
@@ -251,7 +270,9 @@ def _own_body(
     if role is request.roles[0]:
         env["LAUNCH_RESULT_PATH"] = RESULT_PATH
     body = copy.deepcopy(role.body)
-    body["Entrypoint"] = [role.entrypoint]
+    if role.entrypoint is not None:
+        # Without the field Docker runs the ENTRYPOINT of the image; an empty list would remove it.
+        body["Entrypoint"] = [role.entrypoint]
     body["Cmd"] = [values.substitute(arg) for arg in role.args]
     body["Env"] = [f"{name}={value}" for name, value in env.items()]
     body["Labels"] = {
@@ -344,10 +365,7 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
             "Config": {"max-size": f"{opts.log_max_mb}m", "max-file": str(opts.log_max_files)},
         },
     }
-    if role.resource.cpu > 0:
-        host["NanoCpus"] = role.resource.cpu * 1_000_000_000
-    if role.resource.memMB > 0:
-        host["Memory"] = role.resource.memMB * _MB
+    host |= _resources(role.resource)
     if opts.shm_size_mb:
         host["ShmSize"] = opts.shm_size_mb * _MB
     if opts.extra_hosts:
@@ -377,6 +395,20 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
     if opts.working_dir:
         body["WorkingDir"] = opts.working_dir
     return body
+
+
+def _resources(resource: Resource) -> dict[str, int]:
+    found = {}
+    if resource.cpu > 0:
+        found["NanoCpus"] = math.ceil(round(resource.cpu * 1_000_000_000, 3))
+    if resource.memMB > 0:
+        found["Memory"] = resource.memMB * _MB
+    if resource.cpu_request:
+        # As Kubernetes translates a request: a share that counts only while CPUs are scarce; 2 is the minimum.
+        found["CpuShares"] = max(2, math.ceil(resource.cpu_request * 1024))
+    if resource.memMB_request:
+        found["MemoryReservation"] = resource.memMB_request * _MB
+    return found
 
 
 def _network(app: AppDef, opts: DockerOpts, app_id: str) -> str:
@@ -431,6 +463,11 @@ def _refuse_no_image(role: Role) -> None:
 
 
 def _refuse_unsupported(role: Role, network: str) -> None:
+    if 0 < role.resource.cpu < _LEAST_CPUS:
+        raise InvalidAppError(
+            f"role {role.name!r}: resource.cpu={role.resource.cpu:g} is less than {_LEAST_CPUS}, the minimum of "
+            f"'docker'; raise it, or use -1 for no limit"
+        )
     unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
     if unknown:
         raise UnsupportedError(

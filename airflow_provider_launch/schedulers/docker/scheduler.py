@@ -108,6 +108,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
         Capability.DEVICE_MOUNT,
         Capability.WORKSPACE,
     }

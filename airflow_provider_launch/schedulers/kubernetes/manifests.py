@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_value
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, group_name, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import OURS, merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
+    MAIN,
     MESSAGE_PATH,
     KubernetesRequest,
     KubernetesRole,
@@ -28,7 +29,7 @@ from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.secrets import masked_args, masked_document, masked_env, masked_text
 
-CONTAINER = "main"
+CONTAINER = MAIN
 BACKSTOP_S = 60
 """Seconds after the deadline at which Kubernetes ends a Job that no observer has ended."""
 SIDECAR_GRACE_S = 30.0
@@ -96,8 +97,8 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         },
         "template": {
             "metadata": {
-                "labels": {**labels, **group_labels},
-                "annotations": {**request.annotations, **group_annotations},
+                "labels": {**role.labels, **labels, **group_labels},
+                "annotations": {**role.annotations, **request.annotations, **group_annotations},
             },
             "spec": _pod_spec(request, role, attempt),
         },
@@ -301,7 +302,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
     texts |= {name: _expanded(text, values) for name, text in role.env.items()}
     container = {
         "name": CONTAINER,
-        "command": [_literal(role.entrypoint)],
+        **({} if role.entrypoint is None else {"command": [_literal(role.entrypoint)]}),
         "args": [_expanded(arg, values) for arg in role.args],
         "terminationMessagePath": MESSAGE_PATH,
         **role.container,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Optional
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Optional, Union
 
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, StructuredOpts
+from airflow_provider_launch.specs.resources import LATER
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
@@ -32,6 +33,10 @@ class KubernetesConnection(StructuredOpts):
 
     context: Optional[str] = None
     """Context of the kubeconfig. None means its current one."""
+
+    kubernetes_conn_id: Optional[str] = field(default=None, metadata=LATER)
+    """Connection of Airflow of type `kubernetes` that has the cluster, its credentials and the
+    namespace. Options that are set here override it."""
 
     timeout_s: Annotated[float, Ge(1)] = 30.0
     """Seconds after which a request without an answer fails."""
@@ -63,6 +68,12 @@ class _RunOpts(StructuredOpts):
 
     env_from_secrets: Optional[list[str]] = None
     """Names of Secrets whose keys all become variables; other variables of the same name win."""
+
+    env_configmaps: Optional[dict[str, str]] = field(default=None, metadata=LATER)
+    """Variables from ConfigMaps of the namespace, `{"MODE": "settings/mode"}`: name of the ConfigMap and its key."""
+
+    env_from_configmaps: Optional[list[str]] = field(default=None, metadata=LATER)
+    """Names of ConfigMaps whose keys all become variables; other variables of the same name win."""
 
     service_account: Optional[str] = None
     """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""
@@ -129,6 +140,40 @@ class _RunOpts(StructuredOpts):
     sidecar_grace_s: Annotated[float, Ge(0)] = 30.0
     """Seconds for which other containers of a pod may run after its program has ended. Then the pod is stopped, and the
     exit code of the program counts. Kubernetes stops native sidecars at once."""
+
+    volumes: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Volumes of the pods, as in the spec of a pod: `emptyDir`, `configMap`, `secret`, `persistentVolumeClaim`,
+    `projected` and others. `volume_mounts` mounts them."""
+
+    volume_mounts: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Mounts of `volumes` in the program's container, as in a container: `name`, `mountPath`, `subPath`, `readOnly`."""
+
+    init_containers: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Containers that run before the program, as in the spec of a pod. `container_logs` shows their lines."""
+
+    sidecars: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Containers that run next to the program, as in the spec of a pod. They are stopped `sidecar_grace_s` after it.
+    `container_logs` shows their lines."""
+
+    host_aliases: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Lines of `/etc/hosts` of the pods: `{"ip": "10.1.2.3", "hostnames": ["db"]}`."""
+
+    ports: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Ports that the program's container declares, as in a container: `{"name": "http", "containerPort": 8080}`."""
+
+    runtime_class: Optional[str] = field(default=None, metadata=LATER)
+    """Runtime class of the pods, such as `nvidia` or `gvisor`."""
+
+    pod_template: Optional[Union[str, dict[str, Any]]] = field(
+        default=None, metadata={**LATER, "json_schema": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
+    )
+    """A pod with `kind: Pod`, as an object or as the path of a file, relative to the DAG file and rendered like the
+    DAG. Its container `base`, or its only one, becomes the container of the program. The role and other options
+    override its fields; lists are joined."""
+
+    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
+    """Options of single roles, `{"worker": {"tolerations": [...]}}`. They override those of the launch for the pods of
+    that role."""
 
     container_logs: Optional[list[str]] = None
     """Names of init containers and sidecars whose logs are shown, too, as `[role/k name]`."""

@@ -26,17 +26,24 @@ from airflow_provider_launch.schedulers._kit.request import (
     common_fields,
     request_from_json,
 )
+from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
+from airflow_provider_launch.schedulers.kubernetes.pod_template import is_template, on_template, pod_template
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.util.untrusted import inflate, parse_json
 
+MAIN = "main"
+"""Name of the container that runs the program."""
 MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which has no other users
 """The replica writes its result or error to this file, and Kubernetes keeps the text in the pod's status."""
 OVERLAY_KINDS = ("V1Pod", "V1Job")
@@ -54,6 +61,25 @@ _GIVEN = ("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_*")
 _OLD_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 """Names of variables that all versions of Kubernetes accept; exported functions of bash, for example, do not match."""
 _CONTAINERS = ("containers", "initContainers")
+_OF_APP = frozenset(
+    {
+        "queue",
+        "labels",
+        "annotations",
+        "on_disruption",
+        "success_policy",
+        "grace_s",
+        "on_outside_stop",
+        "sidecar_grace_s",
+        "container_logs",
+        "security",
+        "time_limit_s",
+        "ttl_s",
+        *(item.name for item in dataclasses.fields(ImageWorkspaceOpts)),
+    }
+)
+"""Options that cannot differ between roles."""
+_DEFAULT = KubernetesOpts()
 _RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True}
 _RESTRICTED_CONTAINER: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
 """The fields that `restricted` adds to `auto`. Source: kubernetes.io, Pod Security Standards."""
@@ -71,6 +97,9 @@ class KubernetesRole(RoleRequest):
     """Kind to the patch of its object."""
     max_disruptions: int | None = None
     """Restarts of the app after disruptions of this role that are not charged. None: option `on_disruption` decides."""
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    """Labels and annotations of a pod template; those of the launch win."""
 
 
 @dataclass
@@ -200,6 +229,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
             f"replica 0; leave one of them out"
         )
     overlay = checked_overlay(opts.overlay or {})
+    role_opts = options_by_role(app, opts, _OF_APP)
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
     # The user's labels win.
@@ -209,15 +239,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     roles = []
     for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):
         _refuse_unsupported(role)
-        roles.append(
-            KubernetesRole(
-                **common_fields(role, slug, copied, opts.copy_env, _GIVEN),
-                container=merged(_container(role, opts), overlay.get("container", {})),
-                pod=merged(_pod(role, opts), overlay.get("pod", {})),
-                overlays=overlays_of(role, "kubernetes", OVERLAY_KINDS),
-                max_disruptions=role.max_disruptions,
-            )
-        )
+        roles.append(_role_request(role, slug, role_opts[role.name], copied))
     request = KubernetesRequest(
         app_id=app_id,
         name=app.name,
@@ -252,6 +274,39 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     return request
 
 
+def _role_request(role: Role, slug: str, opts: KubernetesOpts, environ: Mapping[str, str]) -> KubernetesRole:
+    overlay = checked_overlay(opts.overlay or {})
+    overlays = overlays_of(role, "kubernetes", OVERLAY_KINDS)
+    given: str | Mapping[str, Any] | None = opts.pod_template
+    if is_template(overlays.get("V1Pod")):
+        if given is not None:
+            raise InvalidAppError(f"role {role.name!r}: overlay V1Pod and option pod_template are both pods; use one")
+        given = overlays.pop("V1Pod")
+    template = pod_template(given)
+    image = template.image if role.image in {"", NONE} else role.image
+    if not image:
+        raise InvalidAppError(f"role {role.name!r} has no image, which 'kubernetes' needs; name one")
+    plain = Role(role.name, "", resource=Resource(-1, -1, -1))
+    main = dict(template.main)
+    if role.entrypoint is not None:
+        main.pop("command", None)
+    if role.entrypoint is not None or role.args:
+        main.pop("args", None)
+    if kept := [each for each in main.pop("env", None) or [] if each.get("name") not in role.env]:
+        main["env"] = kept
+    container = on_template(main, _container(dataclasses.replace(role, image=image), opts), _container(plain, _DEFAULT))
+    pod = on_template(template.pod, _pod(role, opts), _pod(plain, _DEFAULT))
+    return KubernetesRole(
+        **common_fields(role, slug, environ, opts.copy_env, _GIVEN),
+        container=merged(container, overlay.get("container", {})),
+        pod=merged(pod, overlay.get("pod", {})),
+        overlays=overlays,
+        max_disruptions=role.max_disruptions,
+        labels={safe_label_name(name): safe_label(value) for name, value in template.labels.items()},
+        annotations=template.annotations,
+    )
+
+
 def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return annotations for labels that had to be changed: their full values and original names."""
     names = {safe_label_name(name): name for name in labels}
@@ -269,16 +324,8 @@ def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     body: dict[str, Any] = {"image": role.image, "imagePullPolicy": _PULL[opts.pull]}
-    limits: dict[str, str] = {}
-    if role.resource.cpu > 0:
-        limits["cpu"] = str(role.resource.cpu)
-    if role.resource.memMB > 0:
-        limits["memory"] = f"{role.resource.memMB}Mi"
-    if role.resource.gpu > 0:
-        limits[_GPU] = str(role.resource.gpu)
-    limits |= {name: str(count) for name, count in role.resource.devices.items()}
-    if limits:
-        body["resources"] = {"limits": limits}
+    if resources := _resources(role.resource):
+        body["resources"] = resources
     if opts.working_dir:
         body["workingDir"] = opts.working_dir
     if opts.security != "none":
@@ -292,29 +339,59 @@ def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     ]
     if opts.shm_size_mb:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - in the container
+    mounts += opts.volume_mounts or []
     if mounts:
         body["volumeMounts"] = mounts
+    if opts.ports:
+        body["ports"] = opts.ports
     return {**body, **_variables(role, opts)}
 
 
+def _cpus(number: float) -> str:
+    """Return a number of CPUs as Kubernetes writes it; its smallest unit is a thousandth."""
+    milli = math.ceil(round(number * 1000, 6))
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def _resources(resource: Resource) -> dict[str, dict[str, str]]:
+    limits: dict[str, str] = {}
+    if resource.cpu > 0:
+        limits["cpu"] = _cpus(resource.cpu)
+    if resource.memMB > 0:
+        limits["memory"] = f"{resource.memMB}Mi"
+    if resource.gpu > 0:
+        limits[_GPU] = str(resource.gpu)
+    limits |= {name: str(count) for name, count in resource.devices.items()}
+    # Without requests Kubernetes reserves the limits.
+    requests: dict[str, str] = {}
+    if resource.cpu_request:
+        requests["cpu"] = _cpus(resource.cpu_request)
+    if resource.memMB_request:
+        requests["memory"] = f"{resource.memMB_request}Mi"
+    return {name: part for name, part in (("limits", limits), ("requests", requests)) if part}
+
+
 def _variables(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
-    """Return the variables that come from Secrets."""
-    given = {
-        "env": [_secret_variable(role, name, source) for name, source in (opts.env_secrets or {}).items()],
-        "envFrom": [{"secretRef": {"name": name}} for name in opts.env_from_secrets or []],
-    }
-    return {name: value for name, value in given.items() if value}
+    """Return the variables that come from Secrets and ConfigMaps."""
+    env = [_variable(role, "env_secrets", "Secret", *each) for each in (opts.env_secrets or {}).items()]
+    env += [_variable(role, "env_configmaps", "ConfigMap", *each) for each in (opts.env_configmaps or {}).items()]
+    env_from = [{"configMapRef": {"name": name}} for name in opts.env_from_configmaps or []]
+    env_from += [{"secretRef": {"name": name}} for name in opts.env_from_secrets or []]
+    return {name: value for name, value in (("env", env), ("envFrom", env_from)) if value}
 
 
-def _secret_variable(role: Role, name: str, source: str) -> dict[str, Any]:
-    secret, _, key = source.partition("/")
-    if not (secret and key):
+def _variable(role: Role, option: str, kind: str, name: str, source: str) -> dict[str, Any]:
+    owner, _, key = source.partition("/")
+    if not (owner and key):
         raise InvalidAppError(
-            f"option env_secrets: {name} must name a Secret and its key, such as 'training/token'; add the key"
+            f"option {option}: {name} must name a {kind} and its key, such as 'training/token'; add the key"
         )
     if name in role.env:
-        raise InvalidAppError(f"role {role.name!r}: {name} is in its env and in option env_secrets; give it once")
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        raise InvalidAppError(f"role {role.name!r}: {name} is in its env and in option {option}; give it once")
+    if name.startswith("LAUNCH_"):
+        raise InvalidAppError(f"option {option}: variable {name} is set by the launcher; rename it")
+    reference = {"Secret": "secretKeyRef", "ConfigMap": "configMapKeyRef"}[kind]
+    return {"name": name, "valueFrom": {reference: {"name": owner, "key": key}}}
 
 
 def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
@@ -339,11 +416,26 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "tolerations": opts.tolerations,
         "affinity": opts.affinity,
         "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
+        "initContainers": _side_containers("init_containers", opts.init_containers),
+        "containers": _side_containers("sidecars", opts.sidecars),
+        "hostAliases": opts.host_aliases,
+        "runtimeClassName": opts.runtime_class,
     }
     body |= {name: value for name, value in given.items() if value}
     if volumes := _volumes(role, opts):
         body["volumes"] = volumes
     return body
+
+
+def _side_containers(option: str, given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Return further containers of a pod; refuse one that would be mistaken for that of the program."""
+    for each in given or []:
+        if not each.get("name") or each["name"] == MAIN:
+            raise InvalidAppError(
+                f"option {option}: a container is named {each.get('name')!r}; give it a name other than {MAIN!r}, "
+                f"which is the container of the program"
+            )
+    return given
 
 
 def _security(opts: KubernetesOpts) -> dict[str, Any]:
@@ -365,6 +457,7 @@ def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
         elif isinstance(mount, VolumeMount):
             claim = {"claimName": mount.src, "readOnly": mount.read_only}
             volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
+    volumes += opts.volumes or []
     if opts.shm_size_mb:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{opts.shm_size_mb}Mi"}})
     return volumes

@@ -116,6 +116,7 @@ class KubernetesScheduler(
         "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', starting with a "
         "letter and not ending in '-'"
     )
+    needs_image: ClassVar[bool] = False  # a pod template may have one; `build_request` checks it
     refusal_cures: ClassVar[Mapping[Capability, str]] = {
         Capability.DEVICE_MOUNT: (
             "name the resource of a device plugin in resource.devices, such as 'vpc.amazonaws.com/efa'"
@@ -126,6 +127,7 @@ class KubernetesScheduler(
         Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
         Capability.WORKSPACE,
     }
     poll_interval_s: ClassVar[float] = 2.0

@@ -169,6 +169,7 @@ def build_request(
     python_env = _python_env(opts)
     for role in app.roles:
         _refuse_devices(role, backend)
+        assert role.entrypoint is not None
         # A workspace replaces the image.
         image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role, backend)
         inherited = inherited_env(

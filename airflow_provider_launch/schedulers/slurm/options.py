@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, WorkspaceOpts
+from airflow_provider_launch.specs.resources import LATER
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
@@ -51,6 +52,10 @@ class SlurmConnection(StructuredOpts):
 
     ssh_jump_host_key: Optional[str] = None
     """Key of the server `ssh_jump_host`, in the form of `ssh_host_key`."""
+
+    ssh_conn_id: Optional[str] = field(default=None, metadata=LATER)
+    """Connection of Airflow of type `ssh` that has the login node and its keys. Options that are set here
+    override it."""
 
     slurm_bin: Optional[str] = None
     """Directory of `sbatch` and the other commands, if it is not on the path."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
     RoleRequest,
@@ -203,6 +204,11 @@ def format_request(request: SlurmRequest) -> str:
         *(f"copied to {name}: {files}" for name, files in request.workspaces.items()),
         *(f"port {name}: {port or 'chosen at start'}" for name, port in request.ports.items()),
     ]
+    rounded = {
+        role.name: [f"cpu={cpu:g} is rounded up to {math.ceil(cpu)}, because Slurm allocates whole CPUs"]
+        for role in request.app_def.roles
+        if (cpu := role.resource.cpu) != math.ceil(cpu)
+    }
     for role in request.roles:
         values = macros.Values(
             role.img_root.replace(APP_DIR, "<app>"),
@@ -221,8 +227,9 @@ def format_request(request: SlurmRequest) -> str:
             policy=role.policy,
             max_retries=role.max_retries,
             details=[
+                *rounded.get(role.name, []),
                 *map(masked_text, role.prologue),
-                shlex.join([role.entrypoint, *masked_args(args)]),
+                shlex.join([role.program, *masked_args(args)]),
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(masked_env(env).items())),
             ],
         )
@@ -234,15 +241,15 @@ def _components(roles: Sequence[Role], *, by_image: bool) -> list[list[int]]:
 
     Use as few components as possible: each has its own nodes, and a job with more of them waits longer.
     """
-    groups: dict[tuple[int, int, int, str], list[int]] = {}
+    groups: dict[tuple[float, int, int, str], list[int]] = {}
     for at, role in enumerate(roles):
         image = role.image if by_image else ""
-        groups.setdefault((role.resource.cpu, role.resource.gpu, role.resource.memMB, image), []).append(at)
+        groups.setdefault((math.ceil(role.resource.cpu), role.resource.gpu, role.resource.memMB, image), []).append(at)
     return list(groups.values())
 
 
 def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
-    cpus = max(role.resource.cpu, 1)
+    cpus = max(math.ceil(role.resource.cpu), 1)
     needs = [f"--ntasks={tasks}", f"--cpus-per-task={cpus}"]
     if role.resource.memMB > 0 and not any((opts.overlay or {}).get(name) for name in ("mem", "mem-per-gpu")):
         # The memory of a task, whereas `--mem` is the memory of a node. sbatch accepts only one of them.
@@ -348,6 +355,7 @@ def _refuse_requeue(app: AppDef, opts: SlurmOpts) -> None:
 
 
 def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
+    refuse_requests(role, "slurm")
     if role.resource.devices:
         raise UnsupportedError(
             f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'slurm'; "

@@ -147,7 +147,7 @@ def _role_file(role: SlurmRole, app_id: str, app: AppDef) -> str:
     known["LAUNCH_REPLICA_ID"] = _REPLICA
     del known[RANK0_ENV]  # set when an attempt starts
     env = {**role.copied_env, **known, **{name: values.substitute(text) for name, text in role.env.items()}}
-    words = [*role.prefix, role.entrypoint, *(values.substitute(arg) for arg in role.args)]
+    words = [*role.prefix, role.program, *(values.substitute(arg) for arg in role.args)]
     # Variables copied by a pattern may have names that a shell does not accept; the role's own were checked.
     exports = [f"export {name}={_quoted(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
     return "\n".join([*exports, *role.prologue, f"set -- {' '.join(map(_quoted, words))}", ""])

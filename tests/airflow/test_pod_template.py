@@ -1,0 +1,93 @@
+"""Pod templates that a task names by path: read next to the DAG file, rendered, and only if the DAG file names them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Role
+from tests.airflow import support
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+
+KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+    "users": [{"name": "u", "user": {"token": "no-token"}}],
+}
+TEMPLATE = """
+kind: Pod
+spec:
+  nodeSelector: {run: "{{ run_id }}", who: '{{ var.value.who }}'}
+  containers: [{name: base, tty: true}]
+"""
+
+
+@pytest.fixture
+def template(tmp_path, monkeypatch):
+    """A template next to the DAG file, and a cluster that is not there: a request is built without it."""
+    extra = {"kubeconfig_secret": json.dumps(KUBECONFIG), "namespace": "x"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_VAR_WHO", "me\n  hostNetwork: true")
+    (tmp_path / "pod.yaml").write_text(TEMPLATE)
+    return tmp_path / "pod.yaml"
+
+
+def made(folder: Any, **cfg: Any) -> LaunchAppOperator:
+    with a_dag() as dag:
+        dag.fileloc = str(folder / "dag.py")
+        return LaunchAppOperator(
+            task_id="t",
+            app=AppDef("app", [Role("main", "i", entrypoint="x")]),
+            launch_conn_id="place",
+            unavailable_for_s=0,
+            cfg=cfg,
+        )
+
+
+def ran(folder: Any, **cfg: Any) -> support.Ran:
+    return run_task(made(folder, **cfg), FakeExecutionApi())
+
+
+@pytest.mark.parametrize("by_role", [False, True])
+def test_a_template_is_read_next_to_the_dag_file_and_each_text_is_rendered(template, by_role: bool) -> None:
+    """A value from outside is a text of the pod, and never more of the file."""
+    given = {"pod_template": "pod.yaml"}
+    found = ran(template.parent, **({"by_role": {"main": given}} if by_role else given))
+    shown = "\n".join(found.lines)
+
+    assert '"run": "' in shown
+    assert "run_id" not in shown
+    assert '"who": "me\\n  hostNetwork: true"' in shown
+    assert '"tty": true' in shown
+    assert '"hostNetwork"' not in shown
+
+
+def test_a_dry_run_reads_the_template_and_leaves_its_texts(template, capsys) -> None:
+    made(template.parent, pod_template="pod.yaml").dry_run()
+
+    assert '"run": "{{ run_id }}"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by_role", [False, True])
+def test_a_template_that_a_variable_names_is_not_opened(template, monkeypatch, by_role: bool) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(template))
+    given = {"pod_template": "{{ var.value.place }}"}
+    found = ran(template.parent, **({"by_role": {"main": given}} if by_role else given))
+
+    assert found.state == "failed"
+    assert "is not written in the DAG file" in str(found.error)
+    assert "hostNetwork" not in "\n".join(found.lines)
+
+
+def test_a_missing_template_is_named(template) -> None:
+    found = ran(template.parent, pod_template="other.yaml")
+
+    assert found.state == "failed"
+    assert "option pod_template: overlay file" in str(found.error)
+    assert "other.yaml" in str(found.error)

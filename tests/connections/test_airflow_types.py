@@ -1,0 +1,143 @@
+"""Connections of Airflow's own types launch apps: each of their fields is used, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.connections.airflow_types import extras_of
+from airflow_provider_launch.connections.definition import Definition, read_definition
+from airflow_provider_launch.connections.deployment import Deployment
+from airflow_provider_launch.connections.launch import LaunchConnection
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+
+KUBECONFIG = {"apiVersion": "v1", "kind": "Config", "contexts": [], "clusters": [], "users": []}
+
+
+def connection(conn_type: str, *others: Definition, extra: Any = None, **fields: Any) -> LaunchConnection:
+    found = {each.conn_id: each for each in others}
+    return LaunchConnection(Definition("c", conn_type, extra, fields), Deployment(), lambda _: None, found.get)
+
+
+def params(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    given = connection(*args, **kwargs).options.params
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def test_a_kubernetes_connection_has_cluster_context_and_namespace() -> None:
+    extra = {
+        "extra__kubernetes__kube_config_path": "/k/config",
+        "cluster_context": "prod",
+        "namespace": "team",
+        "in_cluster": "false",
+        "disable_verify_ssl": False,
+        "disable_tcp_keepalive": None,
+        "xcom_sidecar_container_image": "alpine",
+    }
+    found = connection("kubernetes", extra=extra).options
+
+    assert found.backend == "kubernetes"
+    assert (found.params["kubeconfig_path"], found.params["context"]) == ("/k/config", "prod")
+    assert (found.params["namespace"], found.params["in_cluster"]) == ("team", False)
+    assert found.identity == "kubernetes kubeconfig_path=/k/config context=prod namespace=team"
+
+
+@pytest.mark.parametrize("text", [json.dumps(KUBECONFIG), KUBECONFIG])
+def test_a_kubeconfig_in_the_connection_is_used(text: Any) -> None:
+    assert params("kubernetes", extra={"kube_config": text})["kubeconfig_secret"] == json.dumps(KUBECONFIG)
+
+
+def test_a_kubeconfig_in_the_connection_may_not_start_programs() -> None:
+    """As in a launch connection."""
+    user = {"name": "u", "user": {"exec": {"command": "sh"}}}
+    with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
+        params("kubernetes", extra={"kube_config": {**KUBECONFIG, "users": [user]}})
+    own = Definition("own", "kubernetes", {"kube_config": {**KUBECONFIG, "users": [user]}})
+    with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
+        params("launch_kubernetes", own, extra={"kubernetes_conn_id": "own"})
+
+
+def test_a_docker_connection_is_the_login_of_a_registry() -> None:
+    fields = {"host": "registry.example", "port": 5000, "login": "me", "password": "pw"}
+    found = params("docker", extra={"email": "a@b.c", "reauth": False}, **fields)
+
+    assert (found["registry"], found["registry_username"], found["registry_password"]) == (
+        "registry.example:5000", "me", "pw",
+    )  # fmt: skip
+
+
+def test_an_ssh_connection_is_a_login_node() -> None:
+    extra = {
+        "private_key": "-----KEY",
+        "private_key_passphrase": "pp",
+        "host_key": "AAAA",
+        "conn_timeout": 20,
+        "no_host_key_check": "false",
+        "look_for_keys": "false",
+        "compress": True,
+    }
+    found = params("ssh", extra=extra, host="login", port=2222, login="me", password="pw")
+
+    assert (found["ssh_host"], found["ssh_port"], found["ssh_user"]) == ("login", 2222, "me")
+    assert (found["ssh_key_secret"], found["ssh_key_password"], found["ssh_password"]) == ("-----KEY", "pp", "pw")
+    assert (found["ssh_host_key"], found["timeout_s"]) == ("ssh-rsa AAAA", 20.0)
+
+
+def test_an_aws_connection_is_used_by_its_id() -> None:
+    assert params("aws", login="key", password="secret")["aws_conn_id"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "text"),
+    [
+        ("kubernetes", {"extra": {"disable_verify_ssl": True}}, "'disable_verify_ssl' cannot be used; set insecure"),
+        ("kubernetes", {"extra": {"new_field": 1}}, "'new_field' cannot be used; it reads in_cluster, "),
+        ("kubernetes", {"host": "x"}, "'host' cannot be used"),
+        ("docker", {"host": "unix:///var/run/docker.sock"}, "the login is missing.*launch_docker, or in DOCKER_HOST"),
+        ("docker", {"host": "r", "login": "a", "schema": "x"}, "'schema' cannot be used"),
+        ("ssh", {"host": "h", "extra": {"no_host_key_check": "true"}}, "'no_host_key_check' cannot be used; the key"),
+        ("ssh", {"host": "h", "extra": {"allow_host_key_change": True}}, "'allow_host_key_change' cannot be used"),
+        ("ssh", {"host": "h", "extra": {"host_proxy_cmd": "ssh -W x"}}, "cannot be used; name the jump host in ssh_ju"),
+        ("ssh", {"host": "h", "extra": {"ciphers": ["a"]}}, "'ciphers' cannot be used"),
+        ("ssh", {"host": "h", "extra": {"conn_timeout": "soon-hush"}}, "'conn_timeout' has a wrong value of type str"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(conn_type: str, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidAppError, match=text) as caught:
+        params(conn_type, **fields)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_launch_connection_names_another_one_and_overrides_it() -> None:
+    own = Definition("own", "kubernetes", {"namespace": "team", "cluster_context": "prod"})
+    extra = {"kubernetes_conn_id": "own", "namespace": "other", "locked": ["security"], "security": "restricted"}
+    found = connection("launch_kubernetes", own, extra=extra)
+
+    assert (found.options.params["namespace"], found.options.params["context"]) == ("other", "prod")
+    with pytest.raises(InvalidRunConfigException, match="'security' is locked"):
+        found.merged_cfg({"security": "none"})
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "extra", "own"),
+    [
+        ("launch_docker", {"docker_conn_id": "own"}, Definition("own", "docker", None, {"host": "r", "login": "me"})),
+        ("launch_slurm", {"ssh_conn_id": "own"}, Definition("own", "ssh", None, {"host": "h", "login": "me"})),
+    ],
+)
+def test_each_engine_names_connections_of_its_type(conn_type: str, extra: dict[str, Any], own: Definition) -> None:
+    found = params(conn_type, own, extra=extra)
+
+    assert "me" in {found.get("registry_username"), found.get("ssh_user")}
+    with pytest.raises(InvalidAppError, match="'own' is not a connection; create it"):
+        params(conn_type, extra=extra)
+    with pytest.raises(InvalidAppError, match="'own' has type 'http', not "):
+        params(conn_type, Definition("own", "http"), extra=extra)
+
+
+def test_a_uri_has_quoted_fields() -> None:
+    found = extras_of(read_definition("c", "docker://me%40x:p%2Fw@registry.example:5000", "here"))
+
+    assert found == {"registry": "registry.example:5000", "registry_username": "me@x", "registry_password": "p/w"}
