@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
@@ -153,6 +154,8 @@ class LaunchAppOperator(BaseOperator):
     ) -> None:
         from airflow_provider_launch._task.options import default_deferrable
 
+        if kwargs:
+            _refuse_peer_arguments(kwargs, type(self))
         super().__init__(**kwargs)
         self.app = app
         self.component = component
@@ -202,6 +205,7 @@ class LaunchAppOperator(BaseOperator):
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return the operator with some of its arguments; `expand` adds the others for each mapped task."""
+        _refuse_peer_arguments(kwargs, cls)
         made = super().partial(**kwargs)
         made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
         return made
@@ -546,6 +550,30 @@ def _with_masks(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _known_arguments(operator: type) -> frozenset[str]:
+    return frozenset(name for cls in operator.__mro__ for name in inspect.signature(cls.__init__).parameters)
+
+
+def _refuse_peer_arguments(given: Mapping[str, Any], operator: type) -> None:
+    """Refuse arguments of other operators, with their counterparts; Airflow refuses all other unknown ones.
+
+    Raises:
+        TypeError: as for each unknown argument in Python.
+    """
+    unknown = [name for name in given if name not in _known_arguments(operator)]
+    if not unknown:
+        return
+    from airflow_provider_launch.schedulers.backends import BACKENDS
+    from airflow_provider_launch.specs.peers import counterpart
+
+    options = {name for info in BACKENDS.values() for made in (info.connection_options, info.launch_options)
+               for name, _ in made().as_runopts()}  # fmt: skip
+    hints = [f"{name!r} is {found.text()}" for name in unknown if (found := counterpart(name, options)) is not None]
+    if hints:
+        raise TypeError(f"{operator.__name__} has no argument {', '.join(map(repr, unknown))}: {'; '.join(hints)}")
+
+
 def _set_upstream(task: Any, fields: Iterable[object]) -> None:
     """Make the task depend on tasks whose output is inside an object, where Airflow does not find it."""
     for field in fields:
@@ -560,6 +588,7 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
         __slots__ = ()
 
         def expand(self, **mapped_kwargs: Any) -> MappedOperator:
+            _refuse_peer_arguments(mapped_kwargs, self.operator_class)
             return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
