@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import io
 
@@ -103,13 +102,13 @@ def test_an_option_of_another_scheduler_is_not_proposed():
 
 @pytest.mark.parametrize("make", [LaunchAppOperator, LaunchAppOperator.partial])
 def test_an_argument_of_another_operator_is_answered_with_ours(make):
-    with pytest.raises(TypeError, match="'image' is a name of .*here it is field 'image' of the role"):
+    with pytest.raises(TypeError, match=r"'image' is a name of .*here it is field 'image' of the role"):
         make(task_id="t", image="busybox")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Airflow's, for an unused partial
 def test_a_mapped_argument_of_another_operator_is_answered_with_ours():
-    with pytest.raises(TypeError, match="'arguments' is a name of .*here it is field 'args' of the role"):
+    with pytest.raises(TypeError, match=r"'arguments' is a name of .*here it is field 'args' of the role"):
         LaunchAppOperator.partial(task_id="t").expand(arguments=[["a"], ["b"]])
 
 

@@ -234,10 +234,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         opts = cached.request.opts
         count = cached.request.app_def.roles[0].num_replicas
         replicas = cached.replicas(cached.attempt)[:count] if cached.jobs else []
-        logs = [replica.logs[-1] if replica.end.exit_code == 0 and replica.logs else None for replica in replicas]
+        logs = [
+            replica.logs[-1] if replica.end.exit_code is not None and replica.logs else None for replica in replicas
+        ]
         if opts.result_prefix:
             for k, replica in enumerate(replicas):
-                is_there = replica.end.exit_code == 0
+                is_there = replica.end.exit_code is not None
                 yield self._result_in_s3(result_address(opts.result_prefix, app_id, k)) if is_there else None
         elif has_log_result(opts):
             # Most apps write a result in replica 0 or none at all, so read the others only if needed.

@@ -30,6 +30,7 @@ from airflow_provider_launch.schedulers.environment import refuse_equal_port_var
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
+from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -37,7 +38,8 @@ from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.util.untrusted import inflate, parse_json
 
-MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which has no other users
+MESSAGE_PATH = XCOM_PATH
+"""The termination message, which holds the result or the error. The kubelet creates the file, and its directory."""
 """The replica writes its result or error to this file, and Kubernetes keeps the text in the pod's status."""
 OVERLAY_KINDS = ("V1Pod", "V1Job")
 """The kinds of a role's overlays: its pods and its Jobs, in the spelling of Kubernetes."""
