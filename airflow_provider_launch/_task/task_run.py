@@ -158,6 +158,7 @@ class TaskRun(ABC):
         is_new: bool = False,
         is_known: bool = True,
         is_part: bool = False,
+        on_change: Callable[[DescribeAppResponse], object] = lambda _response: None,
     ) -> AppFollow:
         """Return a follower of the app; the arguments are those of `AppFollow`."""
         # Imported here, because the app of an operator is already starting meanwhile.
@@ -165,7 +166,7 @@ class TaskRun(ABC):
 
         return AppFollow(
             self._task, self._ti, self._scheduler, handle, options, progress, self._killer.check,
-            is_new=is_new, is_known=is_known, is_part=is_part,
+            is_new=is_new, is_known=is_known, is_part=is_part, on_change=on_change,
         )  # fmt: skip
 
     def _failure(

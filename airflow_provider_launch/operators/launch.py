@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
+    from airflow_provider_launch._task.callbacks import Callback
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.operators._run import OperatorRun
@@ -99,6 +100,11 @@ class LaunchAppOperator(BaseOperator):
         deferrable: whether to wait in the triggerer, without a worker. None: `[operators] default_deferrable`.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
+        on_start: function that is called with the `AppStatus` once the app has started, in each try. It runs on a
+            worker, so if the app starts while the task is deferred, it is called when the task resumes.
+        on_event: the same after each change of the state and each end of an attempt that a worker sees.
+        on_end: the same with the last status, before the task succeeds or fails. An exception in one of the three is
+            logged, and changes nothing.
     """
 
     template_fields: Sequence[str] = (
@@ -150,6 +156,9 @@ class LaunchAppOperator(BaseOperator):
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         defer_after_s: float | None = None,
+        on_start: Callback | None = None,
+        on_event: Callback | None = None,
+        on_end: Callback | None = None,
         **kwargs: Any,
     ) -> None:
         from airflow_provider_launch._task.options import default_deferrable
@@ -183,6 +192,9 @@ class LaunchAppOperator(BaseOperator):
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
+        self.on_start = on_start
+        self.on_event = on_event
+        self.on_end = on_end
         self.request: str | None = None
         self.ui_url: str | None = None
         self.ui_pages: Mapping[str, str] = {}
@@ -211,6 +223,7 @@ class LaunchAppOperator(BaseOperator):
         return made
 
     def _check_arguments(self) -> None:
+        from airflow_provider_launch._task.callbacks import check_callback
         from airflow_provider_launch._task.options import (
             check_exit_codes,
             check_on_finish,
@@ -231,6 +244,8 @@ class LaunchAppOperator(BaseOperator):
                 check_seconds(name, seconds)
         if self.defer_after_s is not None:
             check_seconds("defer_after_s", self.defer_after_s, may_be_0=True)
+        for name, function in (("on_start", self.on_start), ("on_event", self.on_event), ("on_end", self.on_end)):
+            check_callback(name, function)
         check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
         is_rendered_later = isinstance(self.workspace, str) and "{" in self.workspace
         if self.workspace is not None and not is_rendered_later and not _has_xcom(self.workspace):
@@ -310,7 +325,7 @@ class LaunchAppOperator(BaseOperator):
                 return self.resume(context, event)
             return super().resume_execution(next_method, next_kwargs, context)
 
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False) -> Any:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
         Without an event this is `execute`, because the task was cleared while it was deferred.
@@ -323,7 +338,7 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Do not build the app of the DAG again, because the launched app counts.
-            return self._value_of(self._started(context).resume(event))
+            return self._value_of(self._started(context).resume(event, has_started=has_started))
 
     def _started(self, context: Context) -> OperatorRun:
         """Return a run whose app `on_kill` cancels."""

@@ -289,8 +289,9 @@ class Scheduler(abc.ABC, Generic[T]):
         return self.describe(app_id) is not None
 
     def result(self, app_id: str) -> JsonValue:
-        """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`, even if it failed; None if it wrote none.
+        """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None if it wrote none.
 
+        An app that has failed may have a result, too.
         Only the first role can return a result. Of its replicas, the lowest-numbered one whose last attempt wrote a
         document counts, because torchrun may put its rank 0 on any replica.
 

@@ -26,7 +26,7 @@ OPERATORS = {
     ),
 }
 LATER = {"namespace", "context", "env_from", "volumes", "init_containers", "host_aliases", "runtime_class",
-         "pod_template_file", "job_definition", "on_start", "on_event"}  # fmt: skip
+         "pod_template_file", "job_definition"}  # fmt: skip
 ROWS = [(page, name) for page, peer in peers().items() for name in peer.arguments]
 
 

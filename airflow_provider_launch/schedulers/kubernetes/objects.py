@@ -451,7 +451,7 @@ def result_in(pod: Pod | None) -> JsonValue:
     if limit < RESULT_LIMIT_BYTES and len(data) >= limit:
         raise InvalidAppError(
             f"the result was cut: Kubernetes keeps {limit} bytes from each of the {containers} containers of a "
-            f"pod; write it to a volume or an object store, and its address to LAUNCH_RESULT_PATH, or use fewer init containers and "
-            f"sidecars"
+            f"pod; write it to a volume or an object store, and its address to LAUNCH_RESULT_PATH, or use fewer init "
+            f"containers and sidecars"
         )
     return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
