@@ -90,6 +90,13 @@ def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
     )
 
 
+_BYPASSES = {
+    "overlay": "an overlay could override",
+    "job_definition": "the defaults of a job definition could override",
+}
+"""Options that a connection with locked options locks, too, and the reason."""
+
+
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
     """Refuse options of a task that the connection locks.
 
@@ -110,11 +117,11 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
             raise InvalidAppError(
                 f"connection {conn_id!r} locks {name!r}, which is not an option of {options.backend!r}; fix the name"
             )
-    locked = {schema.registered_name(name) for name in (*options.locked, "overlay")}
+    locked = {schema.registered_name(name) for name in (*options.locked, *_BYPASSES)}
     for name in given:
         if (known := schema.registered_name(name)) is not None and known in locked:
             reason = (
-                "so tasks cannot change it" if name != "overlay" else "because an overlay could override locked options"
+                "so tasks cannot change it" if name not in _BYPASSES else f"because {_BYPASSES[name]} locked options"
             )
             raise InvalidRunConfigException(
                 f"option {name!r} is locked by connection {conn_id!r}, {reason}; leave it out, or ask the "
