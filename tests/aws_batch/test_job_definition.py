@@ -51,7 +51,7 @@ def test_fields_of_role_and_options_win(scheduler, batch_queue, definition):
 
 @pytest.mark.engine("aws_batch")
 def test_the_app_is_the_same_after_a_new_revision(scheduler, batch_queue, definition, batch_server):
-    """A retry must find its app, although somebody has registered another revision of the definition meanwhile."""
+    """A retry must find its app, although another user has registered a new revision of the definition meanwhile."""
     role = Role("main", "", entrypoint="true")
     first = dryrun(scheduler, batch_queue, definition, role)
     made = scheduler.aws.existing(definition)
