@@ -57,13 +57,14 @@ def lines_of(client, server_url: str, job_id: str) -> list[str]:
     """Return the lines of a job as CloudWatch has them."""
     (job,) = client.describe_jobs(jobs=[job_id])["jobs"]
     logs = boto3.client("logs", endpoint_url=client.meta.endpoint_url, region_name=REGION, **KEYS)
-    print(json.dumps(job, default=str))
     stream = job["container"]["logStreamName"]
     found = logs.get_log_events(logGroupName="/aws/batch/job", logStreamName=stream, startFromHead=True)
     return [event["message"].strip() for event in found["events"]]
 
 
-def test_the_dag_of_the_page_with_a_definition_and_a_result(moves, client, definition, batch_queue, batch_server, unique):
+def test_the_dag_of_the_page_with_a_definition_and_a_result(
+    moves, client, definition, batch_queue, batch_server, unique
+):
     replaced = {"research": batch_queue, "train-definition": definition, "train": unique}
     before, after = moves.of_page("batch-operator", replaced)
 
@@ -82,7 +83,12 @@ def both(unique: str, queue: str, definition: str, role: Role, cfg: dict, **thei
 
     with DAG("before"):
         before = BatchOperator(
-            task_id="t", job_name=unique, job_queue=queue, job_definition=definition, aws_conn_id="aws_default", **theirs
+            task_id="t",
+            job_name=unique,
+            job_queue=queue,
+            job_definition=definition,
+            aws_conn_id="aws_default",
+            **theirs,
         )
     with DAG("after"):
         after = LaunchAppOperator(
