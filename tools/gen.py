@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import re
@@ -25,7 +26,7 @@ Unknown names are refused; the error suggests the closest name."""
 
 MADE_OF_PIPELINES = "<!-- Made by `make gen` from the classes of pipelines; edit those. -->"
 PIPELINES = """\
-All fields of a [pipeline](../pipelines.md). For other spellings see [Migrate from magnus](../pipelines-from-magnus.md).
+All fields of a [pipeline](../pipelines.md). For other spellings see [Migrate from magnus](../coming-from/magnus.md).
 Unknown fields are refused; the error suggests the closest name."""
 
 MADE_OF_CONFIG = "<!-- Made by `make gen` from tools/provider_info.py; edit that. -->"
@@ -77,6 +78,9 @@ DOCS = [
     "plugins.md",
     "testing.md",
 ]
+
+
+COMING_FROM = ["kubernetes-pod-operator", "docker-operator", "batch-operator", "sbatch", "torchx"]
 
 
 def options_page() -> str:
@@ -186,6 +190,34 @@ def demo_text() -> str:
     """Return the text for the word count of the demo: the documentation without code blocks."""
     pages = [(CHECKOUT / "docs" / page).read_text(encoding="utf-8") for page in DOCS]
     return re.sub(r"```.*?```\n", "", "\n".join(pages), flags=re.DOTALL)
+
+
+def coming_page(page: str) -> str:
+    """Return the page for users of another launcher with a new table of names; the rest is written by hand."""
+    from airflow_provider_launch.specs.peers import peers
+
+    text = (CHECKOUT / "docs" / "coming-from" / f"{page}.md").read_text(encoding="utf-8")
+    rows = ["| Theirs | Here | |", "|---|---|---|"]
+    for name, found in peers()[page].arguments.items():
+        place = "none" if found.place == "none" else f"{_PLACES[found.place]} `{found.name}`"
+        rows.append(f"| `{name}` | {place} | {found.note} |")
+    return re.sub(
+        r"^(<!-- Names of .*-->\n\n)(?:\|.*\n)*",
+        lambda mark: mark[1] + "\n".join(rows) + "\n",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+_PLACES = {
+    "cfg": "`cfg`:",
+    "connection": "connection:",
+    "operator": "operator:",
+    "app": "`AppDef`:",
+    "role": "`Role`:",
+    "resource": "`Resource`:",
+    "overlay": "[overlay](../overlays.md):",
+}
 
 
 def pipelines_page() -> str:
@@ -341,6 +373,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/reference/example-scheduler.md": example_page,
     "airflow_provider_launch/provider_info.json": provider_info_document,
     "docs/app.md": app_page,  # before the demo's text, which contains it
+    **{f"docs/coming-from/{page}.md": functools.partial(coming_page, page) for page in COMING_FROM},
     "docs/reference/commands.md": commands_page,
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,

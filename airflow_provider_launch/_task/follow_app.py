@@ -14,7 +14,7 @@ from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
-from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
+from airflow_provider_launch.follow.events import AttemptEnded, Ended, Event, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.specs.errors import LaunchError
 from airflow_provider_launch.specs.handles import parse_app_handle
@@ -47,6 +47,7 @@ class AppFollow:
         is_new: this try has launched the app, so none of its lines are old.
         is_known: the app existed, so if the scheduler does not find it, it has vanished.
         is_part: another part of the task will follow the app to its end and show the last lines of a limited log.
+        on_change: called after each change of the state, and each end of an attempt.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class AppFollow:
         is_new: bool = False,
         is_known: bool = True,
         is_part: bool = False,
+        on_change: Callable[[DescribeAppResponse], object] = lambda _response: None,
     ) -> None:
         app_id = parse_app_handle(handle).app_id
         self._check = check
+        self._on_change = on_change
         self._failed = 0
         """Events in a row that could not be logged."""
         # A part with a limit stops reading in the middle of lines, which must be the last ones that came.
@@ -177,6 +180,8 @@ class AppFollow:
         for event in self._follower:
             self._check()
             self._write_all(self._order.add(event))
+            if isinstance(event, (StateChanged, AttemptEnded)) and self.response is not None:
+                self._on_change(self.response)
             if isinstance(event, StateChanged) and is_terminal(event.new):
                 on_end(event.response)
             if isinstance(event, Ended):

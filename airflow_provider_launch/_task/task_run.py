@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
-from airflow_provider_launch._task.outcome import as_xcom, error_line, failure
+from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class TaskRun(ABC):
         is_new: bool = False,
         is_known: bool = True,
         is_part: bool = False,
+        on_change: Callable[[DescribeAppResponse], object] = lambda _response: None,
     ) -> AppFollow:
         """Return a follower of the app; the arguments are those of `AppFollow`."""
         # Imported here, because the app of an operator is already starting meanwhile.
@@ -164,7 +166,7 @@ class TaskRun(ABC):
 
         return AppFollow(
             self._task, self._ti, self._scheduler, handle, options, progress, self._killer.check,
-            is_new=is_new, is_known=is_known, is_part=is_part,
+            is_new=is_new, is_known=is_known, is_part=is_part, on_change=on_change,
         )  # fmt: skip
 
     def _failure(
@@ -174,17 +176,32 @@ class TaskRun(ABC):
         tails: Mapping[str, Sequence[str]],
         roles: Sequence[Role] = (),
     ) -> AppFailedError:
-        """Return the error of an app that did not succeed, and push XCom `app`."""
+        """Return the error of an app that did not succeed, and push XCom `app`, with the result if it wrote one."""
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):
             from airflow_provider_launch._airflow import redact
 
             # Unlike logs, XComs are not masked by Airflow.
             error = str(redact(error_line(response, tails)))
-            self._push_app(as_xcom(handle, response, roles=roles, error=error))
+            result = self._result_of_failed(parse_app_handle(handle).app_id)
+            self._push_app(as_xcom(handle, response, result, roles=roles, error=error), result)
         return failure(handle, response, tails)
 
-    def _push_app(self, outcome: Mapping[str, Any]) -> None:
-        """Push XCom `app`: the outcome without the result, which has the same form after a success and a failure."""
+    def _result_of_failed(self, app_id: str) -> Any:
+        """Return the result that the app wrote before it failed, such as the metrics of its last epoch, or None."""
+        try:
+            return result_of(self._scheduler, app_id, self._task.results)
+        except LaunchError as error:
+            self._log.warning("the app has failed, and its result cannot be read: %s", error)
+            return None
+
+    def _push_app(self, outcome: Mapping[str, Any], result: Any = None) -> None:
+        """Push XCom `app`, which has the same form after a success and a failure.
+
+        Args:
+            outcome: the outcome; its result is left out, because it is the value of the task.
+            result: the result of an app that has failed, so that its task has no value.
+        """
         if self._task.do_xcom_push:
-            self._ti.xcom_push("app", {name: value for name, value in outcome.items() if name != "result"})
+            shown = {name: value for name, value in outcome.items() if name != "result"}
+            self._ti.xcom_push("app", shown if result is None else {**shown, "result": result})

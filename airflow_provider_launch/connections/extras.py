@@ -155,7 +155,7 @@ def _options_of(
     )
 
 
-_BYPASSES = ("overlay", "pod_template", "volumes", "init_containers", "sidecars", "by_role")
+_BYPASSES = ("overlay", "pod_template", "job_definition", "volumes", "init_containers", "sidecars", "by_role")
 """Options that could do the same as locked ones, or override them; tasks cannot use them if any option is locked."""
 
 

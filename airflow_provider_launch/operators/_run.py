@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, conf
 from airflow_provider_launch._task import metrics
+from airflow_provider_launch._task.callbacks import Callbacks
 from airflow_provider_launch._task.options import DELETE_SUCCEEDED, check_log_roles, check_on_finish, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, first_failed, result_of
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
@@ -71,6 +72,7 @@ class OperatorRun(TaskRun):
         self._context = context
         self._op = operator
         self._on_end = on_end
+        self._callbacks = Callbacks(operator.on_start, operator.on_event, operator.on_end, self._log)
         self._attempt = Attempt(operator, context, self._hook, killer, self._retry)
         self._roles: Sequence[Role] = ()
         """The roles of the launched app; empty in a task that resumes."""
@@ -128,12 +130,14 @@ class OperatorRun(TaskRun):
                 self._defer(handle, began, progress, places)
         return self._to_end(handle, progress)
 
-    def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def resume(self, event: Mapping[str, Any], *, has_started: bool = False) -> dict[str, Any]:
         """Continue where the trigger has stopped: log the rest, and return the XCom value.
 
         Args:
             event: the event of `AppStatusTrigger`.
+            has_started: whether `on_start` was called before the deferral.
         """
+        self._callbacks.has_started = has_started
         with self:
             delete_checkpoint(self._ti)
             given, reason, text = (str(event.get(name) or "") for name in ("handle", "reason", "text"))
@@ -232,7 +236,10 @@ class OperatorRun(TaskRun):
 
     def _follower_of(self, handle: str, progress: FollowProgress, *, is_part: bool = False) -> AppFollow:
         is_new = self._attempt.adopted is None  # an adopted app may have old lines
-        return self._follower(handle, self._op.follow_options, progress, is_new=is_new, is_part=is_part)
+        return self._follower(
+            handle, self._op.follow_options, progress,
+            is_new=is_new, is_part=is_part, on_change=self._callbacks.changed,
+        )  # fmt: skip
 
     def _defer(self, handle: str, began: float, progress: FollowProgress, places: list[Place]) -> None:
         """Defer the task: raise `TaskDeferred`, so that the triggerer follows the app."""
@@ -255,7 +262,9 @@ class OperatorRun(TaskRun):
             fire_after_s=conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
             **op.follow_options.to_json(),
         )
-        op.defer(trigger=trigger, method_name="resume")
+        # Without the key a worker with an earlier release can resume the task.
+        kwargs = {"has_started": True} if self._callbacks.has_started and op.on_start is not None else None
+        op.defer(trigger=trigger, method_name="resume", kwargs=kwargs)
 
     # ---- conclude --------------------------------------------------------------------------------------------
 
@@ -265,6 +274,7 @@ class OperatorRun(TaskRun):
         """Return the XCom value of an app that has succeeded, or raise the error."""
         op = self._op
         self._on_end(response)
+        self._callbacks.ended(response)
         metrics.count("apps_ended", backend=self._hook.options.backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._attempt.has_succeeded = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
+    from airflow_provider_launch._task.callbacks import Callback
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.operators._run import OperatorRun
@@ -98,6 +100,11 @@ class LaunchAppOperator(BaseOperator):
         deferrable: whether to wait in the triggerer, without a worker. None: `[operators] default_deferrable`.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
+        on_start: function that is called with the `AppStatus` once the app has started, in each try. It runs on a
+            worker, so if the app starts while the task is deferred, it is called when the task resumes.
+        on_event: the same after each change of the state and each end of an attempt that a worker sees.
+        on_end: the same with the last status, before the task succeeds or fails. An exception in one of the three is
+            logged, and changes nothing.
     """
 
     template_fields: Sequence[str] = (
@@ -149,10 +156,15 @@ class LaunchAppOperator(BaseOperator):
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         defer_after_s: float | None = None,
+        on_start: Callback | None = None,
+        on_event: Callback | None = None,
+        on_end: Callback | None = None,
         **kwargs: Any,
     ) -> None:
         from airflow_provider_launch._task.options import default_deferrable
 
+        if kwargs:
+            _refuse_peer_arguments(kwargs, type(self))
         super().__init__(**kwargs)
         self.app = app
         self.component = component
@@ -180,6 +192,9 @@ class LaunchAppOperator(BaseOperator):
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
+        self.on_start = on_start
+        self.on_event = on_event
+        self.on_end = on_end
         self.request: str | None = None
         self.ui_url: str | None = None
         self.ui_pages: Mapping[str, str] = {}
@@ -202,11 +217,13 @@ class LaunchAppOperator(BaseOperator):
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return the operator with some of its arguments; `expand` adds the others for each mapped task."""
+        _refuse_peer_arguments(kwargs, cls)
         made = super().partial(**kwargs)
         made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
         return made
 
     def _check_arguments(self) -> None:
+        from airflow_provider_launch._task.callbacks import check_callback
         from airflow_provider_launch._task.options import (
             check_exit_codes,
             check_on_finish,
@@ -227,6 +244,8 @@ class LaunchAppOperator(BaseOperator):
                 check_seconds(name, seconds)
         if self.defer_after_s is not None:
             check_seconds("defer_after_s", self.defer_after_s, may_be_0=True)
+        for name, function in (("on_start", self.on_start), ("on_event", self.on_event), ("on_end", self.on_end)):
+            check_callback(name, function)
         check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
         is_rendered_later = isinstance(self.workspace, str) and "{" in self.workspace
         if self.workspace is not None and not is_rendered_later and not _has_xcom(self.workspace):
@@ -306,7 +325,7 @@ class LaunchAppOperator(BaseOperator):
                 return self.resume(context, event)
             return super().resume_execution(next_method, next_kwargs, context)
 
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False) -> Any:
         """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
         Without an event this is `execute`, because the task was cleared while it was deferred.
@@ -319,7 +338,7 @@ class LaunchAppOperator(BaseOperator):
             return self.execute(context)
         with _final_errors():
             # Do not build the app of the DAG again, because the launched app counts.
-            return self._value_of(self._started(context).resume(event))
+            return self._value_of(self._started(context).resume(event, has_started=has_started))
 
     def _started(self, context: Context) -> OperatorRun:
         """Return a run whose app `on_kill` cancels."""
@@ -550,6 +569,30 @@ def _with_masks(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _known_arguments(operator: type) -> frozenset[str]:
+    return frozenset(name for cls in operator.__mro__ for name in inspect.signature(cls.__init__).parameters)
+
+
+def _refuse_peer_arguments(given: Mapping[str, Any], operator: type) -> None:
+    """Refuse arguments of other operators, with their counterparts; Airflow refuses all other unknown ones.
+
+    Raises:
+        TypeError: as for each unknown argument in Python.
+    """
+    unknown = [name for name in given if name not in _known_arguments(operator)]
+    if not unknown:
+        return
+    from airflow_provider_launch.schedulers.backends import BACKENDS
+    from airflow_provider_launch.specs.peers import counterpart
+
+    options = {name for info in BACKENDS.values() for made in (info.connection_options, info.launch_options)
+               for name, _ in made().as_runopts()}  # fmt: skip
+    hints = [f"{name!r} is {found.text()}" for name in unknown if (found := counterpart(name, options)) is not None]
+    if hints:
+        raise TypeError(f"{operator.__name__} has no argument {', '.join(map(repr, unknown))}: {'; '.join(hints)}")
+
+
 def _set_upstream(task: Any, fields: Iterable[object]) -> None:
     """Make the task depend on tasks whose output is inside an object, where Airflow does not find it."""
     for field in fields:
@@ -564,6 +607,7 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
         __slots__ = ()
 
         def expand(self, **mapped_kwargs: Any) -> MappedOperator:
+            _refuse_peer_arguments(mapped_kwargs, self.operator_class)
             return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:

@@ -28,6 +28,7 @@ from typing import IO, Any
 from airflow_provider_launch.schedulers import SCHEDULER_ALIASES, get_scheduler_factories
 from airflow_provider_launch.settings import ENV_LAUNCHCONFIG, ENV_TORCHXCONFIG
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, MissingDependencyError
+from airflow_provider_launch.specs.peers import counterpart
 from airflow_provider_launch.specs.runopts import CfgVal, runopt, runopts
 from airflow_provider_launch.util.documents import owner_problem, read_text
 from airflow_provider_launch.util.strings import closest
@@ -135,7 +136,7 @@ def read_options(path: str, scheduler: str, schema: runopts) -> dict[str, CfgVal
 def _options(section: Mapping[str, str], scheduler: str, schema: runopts, source: str) -> dict[str, CfgVal]:
     found: dict[str, CfgVal] = {}
     for key, text in section.items():
-        name = schema.registered_name(key)
+        name = schema.registered_name(key) or _renamed(key, schema)
         option = schema.get(name) if name else None
         if name is None or option is None:
             near = closest(key, [name for name, _ in schema])
@@ -144,6 +145,20 @@ def _options(section: Mapping[str, str], scheduler: str, schema: runopts, source
         elif (value := _value(name, option, text)) is not _SKIPPED:
             found[name] = value
     return found
+
+
+def _renamed(key: str, schema: runopts) -> str | None:
+    """Return the option that a name of another launcher means; None if no launcher has the name.
+
+    Raises:
+        InvalidRunConfigException: its value has another form here, or it has no counterpart among the options.
+    """
+    found = counterpart(key, [name for name, _ in schema])
+    if found is None:
+        return None
+    if found.place != "cfg" or found.note:
+        raise schema.unknown(key, {key: ""})
+    return found.name
 
 
 _SKIPPED: Any = object()

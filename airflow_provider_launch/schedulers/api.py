@@ -303,6 +303,7 @@ class Scheduler(abc.ABC, Generic[T]):
     def result(self, app_id: str) -> JsonValue:
         """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None if it wrote none.
 
+        An app that has failed may have a result, too.
         Only the first role can return a result. Of its replicas, the lowest-numbered one whose last attempt wrote a
         document counts, because torchrun may put its rank 0 on any replica.
 

@@ -12,6 +12,8 @@ from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, 
 log = logging.getLogger(__name__)
 
 RESULT_LIMIT_BYTES = 4096
+XCOM_PATH = "/airflow/xcom/return.json"
+"""Where images for KubernetesPodOperator write their result; in containers it is read, too."""
 RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
 """Keys that mark serialized objects in an XCom. Airflow refuses to store them, or creates an object of the named class
 when the XCom is read, so an app could choose the class."""
@@ -33,7 +35,7 @@ def parse_result(data: bytes, size: int) -> JsonValue:
     if size > RESULT_LIMIT_BYTES:
         raise InvalidAppError(
             f"the result has {size} bytes, the limit is {RESULT_LIMIT_BYTES}; "
-            f"store it elsewhere and write its address to LAUNCH_RESULT_PATH"
+            f"write it to a volume or an object store, such as S3, and its address to LAUNCH_RESULT_PATH"
         )
     if not data.strip():
         return None

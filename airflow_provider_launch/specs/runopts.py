@@ -196,10 +196,15 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return {name: value_of(name, value) for name, value in self.registered(cfg, strict=True).items()}
 
     def unknown(self, key: str, cfg: Mapping[str, Any]) -> InvalidRunConfigException:
-        """Return the error for an unknown option: it proposes the closest one and lists all."""
+        """Return the error for an unknown option: it names the counterpart or the closest one, and lists all."""
+        # Imported here, because only errors need it.
+        from airflow_provider_launch.specs.peers import counterpart
+
         words = {word: name for name, opt in self._opts.items() for word in (*opt.aliases, name)}
         near = closest(str(key), words)
         hint = f"; did you mean {words[near]!r}?" if near else "."
+        if (found := counterpart(str(key), self._opts)) is not None:
+            hint = f", {found.text()}."
         known = ", ".join(self._opts) or "<none>"
         return InvalidRunConfigException(f"unknown option {key!r}{hint} Known options: {known}", str(key), cfg)
 

@@ -449,6 +449,14 @@ class RunningTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.scheduler.result(app_id) is None
 
+    def test_result_of_a_failed_app_is_handed_back(self, apps: Apps) -> None:
+        """The metrics of the last epoch before a failure are a result, too."""
+        self.needs(Capability.RESULT)
+        app_id = apps.start(apps.sh("echo '{\"epoch\": 3}' > $LAUNCH_RESULT_PATH; exit 3"))
+
+        assert apps.end(app_id).state is AppState.FAILED
+        assert apps.scheduler.result(app_id) == {"epoch": 3}
+
     def test_no_result_is_none(self, apps: Apps) -> None:
         """Most apps have no result, which is not an error."""
         app_id = apps.start(apps.sh("true"))

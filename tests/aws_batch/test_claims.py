@@ -60,8 +60,15 @@ def app(docker_engine) -> AppDef:
     return AppDef("claims", [role])
 
 
-def schedule(scheduler: AwsBatchScheduler, app: AppDef, app_id: str, queue: str) -> str:
-    return scheduler.schedule(scheduler.submit_dryrun(app, {"queue": queue}, app_id=app_id))
+@pytest.fixture(params=["own", "users"])
+def cfg(request, definition, batch_queue) -> dict[str, Any]:
+    """Options of a launch; also with the defaults of an existing definition, which changes nothing about the claim."""
+    return {"queue": batch_queue, **({"job_definition": definition} if request.param == "users" else {})}
+
+
+def schedule(scheduler: AwsBatchScheduler, app: AppDef, app_id: str, where: str | dict[str, Any]) -> str:
+    cfg = {"queue": where} if isinstance(where, str) else where
+    return scheduler.schedule(scheduler.submit_dryrun(app, cfg, app_id=app_id))
 
 
 def starts(server: BatchServer, app_id: str) -> int:
@@ -78,11 +85,11 @@ def hold_before(exchange: Exchange) -> None:
     exchange.wait()
 
 
-def test_racers_start_one_app(make, app, batch_server, batch_queue) -> None:
+def test_racers_start_one_app(make, app, batch_server, cfg) -> None:
     ids = [make_unique("race") for _ in range(4)]
     schedulers = [make() for _ in range(5)]
     with ThreadPoolExecutor(20) as pool:
-        done = [pool.submit(schedule, one, app, app_id, batch_queue) for app_id in ids for one in schedulers]
+        done = [pool.submit(schedule, one, app, app_id, cfg) for app_id in ids for one in schedulers]
         assert sorted({one.result() for one in done}) == sorted(ids)
 
     for app_id in ids:
@@ -94,12 +101,12 @@ def test_racers_start_one_app(make, app, batch_server, batch_queue) -> None:
 @pytest.mark.parametrize("hold", [hold_before, hold_after], ids=["before", "after"])
 @pytest.mark.parametrize("path", [REGISTER, SUBMIT], ids=["register", "submit"])
 def test_a_submitter_killed_at_a_request_is_replaced_and_nothing_starts_twice(
-    make, params, app, batch_server, batch_proxy: FaultProxy, batch_queue, path, hold
+    make, params, app, batch_server, batch_proxy: FaultProxy, cfg, path, hold
 ) -> None:
     app_id = make_unique("killed")
     batch_proxy.add(Fault(hold, "POST", path))
     with OtherProcess(FACTORY, params) as process:
-        process.send("schedule", app=app_to_dict(app), cfg={"queue": batch_queue}, app_id=app_id)
+        process.send("schedule", app=app_to_dict(app), cfg=cfg, app_id=app_id)
         deadline = time.monotonic() + 60
         while not batch_proxy.count("POST", path):
             assert time.monotonic() < deadline
@@ -108,7 +115,7 @@ def test_a_submitter_killed_at_a_request_is_replaced_and_nothing_starts_twice(
         process.kill()
     others = [make() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        done = [pool.submit(schedule, one, app, app_id, batch_queue) for one in others]
+        done = [pool.submit(schedule, one, app, app_id, cfg) for one in others]
         assert {one.result() for one in done} == {app_id}
 
     assert described(make(), app_id).state is AppState.SUCCEEDED

@@ -126,6 +126,13 @@ class Aws:
             found += [one for one in answer["jobDefinitions"] if one.get("status") == "ACTIVE"]
         return found
 
+    def existing(self, name: str) -> dict[str, Any] | None:
+        """Return the definition with this ARN or `name:revision`, or the newest active one with this name, or None."""
+        if ":" not in name:
+            return next(reversed(self.active(name)), None)
+        found = self._batch("describe_job_definitions", jobDefinitions=[name])["jobDefinitions"]
+        return next((one for one in found if one.get("status") == "ACTIVE"), None)
+
     def is_inactive(self, name: str, revision: int) -> bool:
         """Return whether a revision is inactive; False if it is not shown yet."""
         answer = self._batch("describe_job_definitions", jobDefinitions=[f"{name}:{revision}"])

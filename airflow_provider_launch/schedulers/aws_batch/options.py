@@ -113,6 +113,11 @@ class AwsBatchOpts(StructuredOpts):
     queue: Optional[str] = None
     """Job queue, by name or ARN. Required, here or in the connection."""
 
+    job_definition: Optional[str] = None
+    """An existing job definition of a container, by name, `name:revision` or ARN. Its image, resources, variables,
+    volumes, roles and other properties are the defaults of every role; the command is that of the role. The dry run
+    reads it. The app registers its own definition all the same, because the first revision of that is its claim."""
+
     layout: Literal["auto", "array", "multi-node"] = "auto"
     """Kind of job for several replicas: children of an array job, which start as capacity allows, or nodes of a
     multi-node job, which start together and can connect to each other. `auto` chooses nodes for several roles, ports,

@@ -86,6 +86,8 @@ class AwsBatchRequest:
     options: dict[str, Any]
     """Options that differ from their defaults."""
     copied_env: dict[str, str]
+    given_hash: str = ""
+    """Hash of app and options before they got the defaults of a job definition, which may change between two tries."""
 
     @cached_property
     def app_def(self) -> AppDef:
@@ -106,7 +108,7 @@ class AwsBatchRequest:
     @cached_property
     def spec_hash(self) -> str:
         """Hash of app and options."""
-        return spec_hash(self.app_def, self.opts)
+        return self.given_hash or spec_hash(self.app_def, as_hashed(self.opts))
 
     @cached_property
     def layout(self) -> Layout:
@@ -177,6 +179,14 @@ class AwsBatchRequest:
         return found
 
 
+def as_hashed(opts: AwsBatchOpts) -> dict[str, Any]:
+    """Return the options without those that earlier releases did not have and that are not set.
+
+    A retry after an upgrade must find the app that the older release launched.
+    """
+    return {name: value for name, value in opts.items() if name != "job_definition" or value is not None}
+
+
 def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:
     """Return the request for `app`.
 
@@ -237,6 +247,10 @@ def format_request(request: AwsBatchRequest) -> str:
     opts = request.opts
     detail = f" as {request.layout} job on queue {opts.queue}, {opts.platform}"
     lines = [format_app(request.app_id, request.app_def.name, detail, opts.time_limit_s)]
+    if opts.job_definition:
+        lines.append(
+            f"defaults: job definition {opts.job_definition}; the app registers its own, whose revision 1 is its claim"
+        )
     for role in request.app_def.roles:
         details = []
         if (cpu := role.resource.cpu) > 0 and (vcpus := size_of(role.resource, opts)[0]) != cpu:
@@ -283,7 +297,7 @@ def _masked(request: AwsBatchRequest) -> AwsBatchRequest:
         role.env = masked_env(role.env)
         role.args = masked_args(role.args)
     env = {name: MASK if is_secret_name(name) else text for name, text in request.copied_env.items()}
-    return AwsBatchRequest(request.app_id, app_to_dict(app), request.options, env)
+    return AwsBatchRequest(request.app_id, app_to_dict(app), request.options, env, request.given_hash)
 
 
 def _layout(app: AppDef, opts: AwsBatchOpts) -> Layout:
@@ -305,6 +319,8 @@ def _retries_as_one(role: Role) -> bool:
 def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     opts, roles = request.opts, request.app_def.roles
     record = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
+    if request.given_hash:
+        record["given_hash"] = request.given_hash
     text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
     packed = base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
     found: dict[str, Any] = {"platformCapabilities": [opts.platform], "parameters": {_RECORD: packed}}

@@ -8,6 +8,7 @@ the process that gets revision 1 submits the job. This module implements the `Sc
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import logging
 import os
 import time
@@ -30,13 +31,23 @@ from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp, Cata
 from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
 from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
+from airflow_provider_launch.schedulers.aws_batch.job_definition import (
+    app_with_defaults,
+    options_with_defaults,
+    refuse_other_kinds,
+)
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
-from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
+from airflow_provider_launch.schedulers.aws_batch.request import (
+    AwsBatchRequest,
+    as_hashed,
+    build_request,
+    format_request,
+)
 from airflow_provider_launch.schedulers.aws_batch.status import (
     CANCELLED,
     Action,
@@ -47,6 +58,8 @@ from airflow_provider_launch.schedulers.aws_batch.status import (
 )
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -103,6 +116,26 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
 
     def _app_slug(self, name: str) -> str:
         return app_slug(name)
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: AwsBatchOpts | Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[AwsBatchRequest]:
+        opts = resolve_options(AwsBatchOpts, cfg, strict=False)
+        if opts.job_definition is None:
+            return super()._submit_dryrun(app, opts, app_id=app_id)
+        definition = self.aws.existing(opts.job_definition)
+        if definition is None:
+            raise InvalidAppError(
+                f"option job_definition: AWS Batch has no active job definition {opts.job_definition!r} in this "
+                f"account and Region; correct the name, or leave the option out"
+            )
+        refuse_other_kinds(definition)
+        info = super()._submit_dryrun(
+            app_with_defaults(app, definition), options_with_defaults(opts, definition), app_id=app_id
+        )
+        # A new object, because the request has cached its hash.
+        request = dataclasses.replace(info.request, given_hash=spec_hash(app, as_hashed(opts)))
+        return AppDryRunInfo(request, self._format_request)
 
     def _build_request(self, app: AppDef, opts: AwsBatchOpts, app_id: str) -> AwsBatchRequest:
         return build_request(app, opts, app_id, os.environ)
@@ -248,10 +281,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         opts = cached.request.opts
         count = cached.request.app_def.roles[0].num_replicas
         replicas = cached.replicas(cached.attempt)[:count] if cached.jobs else []
-        logs = [replica.logs[-1] if replica.end.exit_code == 0 and replica.logs else None for replica in replicas]
+        logs = [
+            replica.logs[-1] if replica.end.exit_code is not None and replica.logs else None for replica in replicas
+        ]
         if opts.result_prefix:
             for k, replica in enumerate(replicas):
-                is_there = replica.end.exit_code == 0
+                is_there = replica.end.exit_code is not None
                 yield self._result_in_s3(result_address(opts.result_prefix, app_id, k)) if is_there else None
         elif has_log_result(cached.request.app_def, opts):
             # Most apps write a result in replica 0 or none at all, so read the others only if needed.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_launch.schedulers.environment import RANK0_ENV
+from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 
 REPLICA = "\x00replica\x00"
 """Placeholder for the number of the replica, which is known only when it runs."""
@@ -81,6 +82,7 @@ class Script:
         text = "\n".join(lines) + "\n" + set_args + run
         text += "f error $TORCHELASTIC_ERROR_FILE\n"
         if self.has_result:
+            text += f"test -s $LAUNCH_RESULT_PATH || LAUNCH_RESULT_PATH={XCOM_PATH}\n"
             text += "f result $LAUNCH_RESULT_PATH\n"
         text += 'echo "$m-end"\n'
         if self.linger_s:

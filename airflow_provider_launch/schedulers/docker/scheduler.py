@@ -65,7 +65,7 @@ from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.docker.wire import BadRequestError
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.responses import add_error_files
-from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, XCOM_PATH, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -367,6 +367,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _result_of(self, app_id: str, container: str) -> JsonValue:
         try:
             found = self.engine.read_file(container, RESULT_PATH, RESULT_LIMIT_BYTES)
+            if found is None or not found[1]:
+                found = self.engine.read_file(container, XCOM_PATH, RESULT_LIMIT_BYTES)
         except NotFoundError as error:
             self._catalog.poll_one(app_id)
             raise SchedulerRejectedError(

@@ -27,6 +27,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
 )
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs.error_reply import parse_json
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
@@ -433,21 +434,26 @@ Source: kubernetes.io, Debug a running Pod, "Determine the Reason for Pod Failur
 
 
 def result_in(pod: Pod | None) -> JsonValue:
-    """Return the result document that the pod of a replica wrote; None if it wrote none or has not succeeded.
+    """Return the result document that the pod of a replica wrote; None if it wrote none, or an error in its place.
 
     Raises:
         InvalidAppError: the document is not JSON, or too large.
     """
-    if pod is None or pod.exit_code != 0 or not pod.end_message:
+    if pod is None or pod.exit_code is None or not pod.end_message:
         return None
     data = pod.end_message.encode()
+    if pod.exit_code != 0:
+        # The message may also be a text of the runtime, or the error of the program, which has a `message`.
+        document = parse_json(pod.end_message)
+        if document is None or (isinstance(document, dict) and "message" in document):
+            return None
     containers = 1 + len(pod.others)
     limit = min(RESULT_LIMIT_BYTES, _POD_BYTES // containers)
     # Kubernetes cuts a larger document at the limit.
     if limit < RESULT_LIMIT_BYTES and len(data) >= limit:
         raise InvalidAppError(
             f"the result was cut: Kubernetes keeps {limit} bytes from each of the {containers} containers of a "
-            f"pod; store it elsewhere and write its address to LAUNCH_RESULT_PATH, or use fewer init containers and "
-            f"sidecars"
+            f"pod; write it to a volume or an object store, and its address to LAUNCH_RESULT_PATH, or use fewer init "
+            f"containers and sidecars"
         )
     return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))

@@ -32,6 +32,7 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Lab
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
 from airflow_provider_launch.schedulers.kubernetes.pod_template import is_template, on_template, pod_template
+from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts
 from airflow_provider_launch.specs.app_dict import app_to_dict
@@ -44,8 +45,11 @@ from airflow_provider_launch.util.untrusted import inflate, parse_json
 
 MAIN = "main"
 """Name of the container that runs the program."""
-MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which has no other users
-"""The replica writes its result or error to this file, and Kubernetes keeps the text in the pod's status."""
+MESSAGE_PATH = XCOM_PATH
+"""The replica writes its result or error to this file, and Kubernetes keeps the text in the pod's status.
+
+The kubelet creates the file, and its directory.
+"""
 OVERLAY_KINDS = ("V1Pod", "V1Job")
 """The kinds of a role's overlays: its pods and its Jobs, in the spelling of Kubernetes."""
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}

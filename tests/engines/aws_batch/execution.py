@@ -148,7 +148,7 @@ class Execution(_Runs):
             env["AWS_BATCH_JOB_ARRAY_INDEX"] = str(self.index)
         self.containers.run(
             self.job.job_name,
-            self.properties,
+            _overridden(self.properties, self.job.container_overrides),
             env,
             attempt,
             started=lambda: self.move("RUNNING"),
@@ -382,6 +382,13 @@ def _matches(pattern: str, text: str) -> bool:
     if pattern.endswith("*"):
         return text.lower().startswith(pattern[:-1].lower())
     return text.lower() == pattern.lower()
+
+
+def _overridden(properties: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a job that BatchOperator has submitted; the launcher overrides nothing."""
+    given = {one["name"]: one for one in properties.get("environment") or []}
+    given |= {one["name"]: one for one in overrides.get("environment") or []}
+    return {**properties, **overrides, "environment": [*given.values()]}
 
 
 def _task_id(job_id: str) -> str:

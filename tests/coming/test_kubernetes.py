@@ -1,0 +1,121 @@
+"""DAGs with KubernetesPodOperator do the same after the move, on a real cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Role
+from tests.coming.conftest import has_option
+
+pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.timeout(300)]
+
+pytest.importorskip("airflow.providers.cncf.kubernetes")
+
+
+@pytest.fixture(autouse=True)
+def connections(kubernetes_engine, kubernetes_namespace, monkeypatch):
+    where = {"kubeconfig_path": str(kubernetes_engine.kubeconfig), "namespace": kubernetes_namespace}
+    ours = {"conn_type": "launch_kubernetes", "extra": {**where, "pull": "never", "security": "none", "grace_s": 1}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAUNCH_KUBERNETES_DEFAULT", json.dumps(ours))
+    # The sidecar for the result needs an image, too.
+    extra = {"kube_config_path": str(kubernetes_engine.kubeconfig), "namespace": kubernetes_namespace}
+    extra["xcom_sidecar_container_image"] = kubernetes_engine.image
+    theirs = {"conn_type": "kubernetes", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(theirs))
+
+
+@pytest.fixture
+def secret(kubernetes_engine, kubernetes_namespace, unique):
+    from kubernetes.client import CoreV1Api, V1ObjectMeta, V1Secret
+
+    core = CoreV1Api(kubernetes_engine.client)
+    made = V1Secret(metadata=V1ObjectMeta(name=unique), string_data={"token": "s3cr3t"})
+    core.create_namespaced_secret(kubernetes_namespace, made)
+    yield unique
+    core.delete_namespaced_secret(unique, kubernetes_namespace)
+
+
+def test_the_dag_of_the_page_with_a_volume_a_secret_and_a_result(
+    moves, kubernetes_engine, kubernetes_namespace, secret, unique
+):
+    replaced = {
+        "busybox": kubernetes_engine.image,
+        "research": kubernetes_namespace,
+        "training": secret,
+        "training/token": f"{secret}/token",
+        "train": unique,
+    }
+    before, after = moves.of_page("kubernetes-pod-operator", replaced)
+
+    first, value = moves.run(before)
+    assert first.state == "success", first.error
+    second, outcome = moves.run(after)
+    assert second.state == "success", second.error
+    assert value == outcome["result"] == {"size": 7}
+
+
+def both(unique: str, image: str, namespace: str, role: Role, cfg: dict, **theirs):
+    """Return the task before and the task after."""
+    from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+
+    with DAG("before"):
+        before = KubernetesPodOperator(
+            task_id="t", name=unique, image=image, namespace=namespace, image_pull_policy="Never", **theirs
+        )
+    with DAG("after"):
+        app = AppDef(unique, [role])
+        after = LaunchAppOperator(task_id=unique, launch_conn_id="launch_kubernetes_default", app=app, cfg=cfg)
+    return before, after
+
+
+def test_labels_a_failure_and_an_exit_code(moves, kubernetes_engine, kubernetes_namespace, unique):
+    script = ["-c", "echo nothing to do; exit 99"]
+    image = kubernetes_engine.image
+    before, after = both(
+        unique,
+        image,
+        kubernetes_namespace,
+        Role("main", image, entrypoint="sh", args=script),
+        {"labels": {"team": "research"}},
+        cmds=["sh"],
+        arguments=script,
+        labels={"team": "research"},
+        skip_on_exit_code=99,
+    )
+    after.skip_on_exit_code = 99
+
+    assert [moves.run(task)[0].state for task in (before, after)] == ["skipped", "skipped"]
+
+
+@pytest.mark.skipif(not has_option("kubernetes", "pod_template_file"), reason="there is no option pod_template_file")
+def test_a_pod_template(moves, kubernetes_engine, kubernetes_namespace, unique):
+    """The container `base` of the template runs the program of the role, once."""
+    image = kubernetes_engine.image
+    template = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": {"from": "template"}},
+        "spec": {
+            "containers": [{"name": "base", "image": image, "env": [{"name": "PLACE", "value": "the moon"}]}],
+            "restartPolicy": "Never",
+        },
+    }
+    script = ["-c", 'echo "on $PLACE"']
+    before, after = both(
+        unique,
+        image,
+        kubernetes_namespace,
+        Role("main", image, entrypoint="sh", args=script),
+        {"pod_template_file": template},
+        cmds=["sh"],
+        arguments=script,
+        pod_template_dict=template,
+    )
+
+    first, second = (moves.run(task)[0] for task in (before, after))
+    assert [first.state, second.state] == ["success", "success"]
+    assert [line for line in second.lines if line.startswith("[main/0]")] == ["[main/0] on the moon"]
