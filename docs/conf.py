@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = "docs/index"
-FOLDERS = {"Coming from": "coming-from", "Cookbook": "cookbook"}
+FOLDERS = {"Coming from elsewhere": "coming-from", "Cookbook": "cookbook"}
 """Parts of the tree that also have all pages of a folder."""
 
 project = "airflow-provider-launch"
@@ -49,6 +49,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 # Docstrings have code in single backquotes.
 default_role = "code"
+add_module_names = False
 
 
 def parts_of(index: str) -> dict[str, list[str]]:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.airflow.versions import HAS_STORE
+
+pytestmark = pytest.mark.skipif(not HAS_STORE, reason="the pages are written for the newest Airflow")
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = [f"docs/{name}.md" for name in ("aws_batch", "docker", "kubernetes", "local", "slurm")]
 PAGES = {
