@@ -138,6 +138,7 @@ docs: $(READY)  ## check the pages: links, code blocks, generated parts; show th
 SITE := $(BUILD)/site-$(KEY)
 
 $(SITE): $(READY)
+	@$(PY) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"make site needs Python 3.11 or newer, $(VENV) has {sys.version.split()[0]}; remove it, then use make PYTHON=...")'
 	@$(UV) pip install --quiet --python $(PY) --group site --constraint constraints.txt
 	@rm -f $(BUILD)/site-*
 	@touch $@
