@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs bench constraints build release-check clean
+.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs site bench constraints build release-check clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -135,12 +135,25 @@ docs: $(READY)  ## check the pages: links, code blocks, generated parts; show th
 	$(PY) -m pytest -q tests/repo/test_docs.py tests/repo/test_generated.py
 	$(VENV)/bin/towncrier build --draft --version next
 
+SITE := $(BUILD)/site-$(KEY)
+
+$(SITE): $(READY)
+	@$(PY) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"make site needs Python 3.11 or newer, $(VENV) has {sys.version.split()[0]}; remove it, then use make PYTHON=...")'
+	@$(UV) pip install --quiet --python $(PY) --group site --constraint constraints.txt
+	@rm -f $(BUILD)/site-*
+	@touch $@
+
+site: $(SITE)  ## build the site of the documentation, below .build/site; a warning is an error; needs Python 3.11
+	@rm -rf $(BUILD)/site
+	$(PY) -m sphinx -b dirhtml -E -W --keep-going -q -c docs -d $(BUILD)/cache/sphinx . $(BUILD)/site
+	@echo "file://$(BUILD)/site/index.html"
+
 bench: $(READY)  ## measure speed side by side with the peers, into docs/benchmarks.md: ARGS="imports logs"
 	$(PY) bench/run.py $(ARGS)
 
 constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt
 	@echo "# What the tests ran with; written by: make constraints. Several lines of one package are for different Pythons." > $(BUILD)/constraints.txt
-	$(UV) pip compile --quiet pyproject.toml --group dev --group neighbours --all-extras --universal --python-version 3.10 --upgrade \
+	$(UV) pip compile --quiet pyproject.toml --group dev --group neighbours --group site --all-extras --universal --python-version 3.10 --upgrade \
 	  --no-header --no-annotate --no-emit-index-url >> $(BUILD)/constraints.txt
 	mv $(BUILD)/constraints.txt constraints.txt
 

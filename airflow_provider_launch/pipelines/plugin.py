@@ -1,5 +1,7 @@
 """Plug-in executors: a class that runs one task at a time, as in magnus.
 
+An executor that submits each task to a queue::
+
     class QueueExecutor(BaseExecutor):
         service_name = "queue"
 
