@@ -74,7 +74,7 @@ def environment(tmp_path_factory):
         conn_type = name.removesuffix("_DEFAULT").lower()
         env[f"AIRFLOW_CONN_{name}"] = json.dumps({"conn_type": conn_type, "extra": extra})
     subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], env=env, check=True, capture_output=True, timeout=250
+        [sys.executable, "-m", "airflow", "db", "migrate"], env=env, check=True, capture_output=True, timeout=600
     )
     return env
 

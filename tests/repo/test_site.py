@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 pytest.importorskip("sphinx", reason="make site installs it")
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,7 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "sphinx", "-b", "dirhtml", "-E", "-W", "--keep-going", "-q", "-c", "docs"]
     built = subprocess.run(
         [*command, "-d", str(folder / "cache"), ".", str(folder / "site")],
-        cwd=ROOT, capture_output=True, text=True, timeout=250, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return folder / "site"
