@@ -19,9 +19,9 @@ from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.request import build_request as kubernetes_request
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.schedulers.local.leases import gpu_env
+from airflow_provider_launch.schedulers.local.processes import MARKER
 from airflow_provider_launch.schedulers.local.request import INHERITED
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
-from airflow_provider_launch.schedulers.local.processes import MARKER
 from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
 from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE_ROOT_PARENT
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role, macros
