@@ -18,6 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_launch._task.secrets import copied_variables
+from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
+from airflow_provider_launch.schedulers.aws_batch.naming import Tag
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.docker import request as docker
 from airflow_provider_launch.schedulers.docker.containers import DamagedError
 from airflow_provider_launch.schedulers.docker.options import DockerOpts
@@ -32,8 +36,10 @@ from airflow_provider_launch.schedulers.slurm import store
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Attempt, Record
 from airflow_provider_launch.schedulers.slurm.status import Standing, response_from
-from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import AppUnavailableError
+from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.util.untrusted import clean_json
 from tests.fuzz.test_untrusted import DOCUMENTS, fuzzed
@@ -182,6 +188,27 @@ DOCKER = json.loads(json.dumps(docker.build_request(APP, DockerOpts(), "app-1", 
 def test_requests_of_docker(document):
     with contextlib.suppress(DamagedError):
         docker.request_in({"Config": {"Env": [f"{docker.REQUEST_ENV}={json.dumps(document)}"]}})
+
+
+AWS_APP = AppDef("app", [Role("main", "image", entrypoint="x", num_replicas=2, resource=Resource(1, 0, 512))])
+AWS = aws_batch.build_request(AWS_APP, AwsBatchOpts(queue="q"), "app-1", {"A": "b"})
+AWS_DOCUMENT = json.loads(json.dumps({"app": AWS.app, "options": AWS.options, "copied_env": AWS.copied_env}))
+
+
+@fuzzed
+@given(changed(AWS_DOCUMENT))
+def test_requests_of_aws_batch(document):
+    text = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
+    definition = {"tags": {str(Tag.APP_ID): "app-1"}, "parameters": {aws_batch._RECORD: text}}
+    found = aws_batch.request_in(definition)
+    if found is not None:
+        # The list needs them, and must show the other apps.
+        assert found.opts.queue
+        assert found.layout
+        assert found.spec_hash
+        assert [role.name for role in found.app_def.roles]
+        json.dumps(owner_of(found.app_def.metadata))
+        copied_variables(AppDryRunInfo(found, str))
 
 
 KUBERNETES = json.loads(json.dumps(kubernetes.build_request(APP, KubernetesOpts(), "app-1", {}).to_json()))

@@ -138,6 +138,17 @@ def test_a_request_with_a_wrong_type_is_damaged(record, change) -> None:
         record(change)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("options", {}), ("options", {"queue": ""}), ("options", {"queue": 5}), ("copied_env", None)]
+    + [("copied_env", env) for env in ([], {"A": 1}, {"A": None})],
+)
+def test_a_definition_with_a_wrong_type_is_ignored(name, value) -> None:
+    """A waiting app without a queue made the list fail for all apps of the account."""
+    with pytest.raises(UntrustedError):
+        of_aws_batch(lambda document: document.update({name: value}))
+
+
 def test_indexes_of_a_job_are_counted() -> None:
     """16 KB of text needed 1.3 s of CPU."""
     assert objects._indexes("1,3-5,") == {1, 3, 4, 5}

@@ -34,7 +34,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import names_rank0
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_document, masked_env
-from airflow_provider_launch.util.untrusted import inflate, parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, inflate, parse_json
 
 log = logging.getLogger(__name__)
 
@@ -234,12 +234,20 @@ def request_in(definition: Mapping[str, Any]) -> AwsBatchRequest | None:
     try:
         document = parse_json(inflate(base64.b64decode(packed), _RECORD_BYTES), _RECORD_BYTES)
         request = AwsBatchRequest(app_id, **document)
-        # Build these cached properties here, so that a damaged record fails here.
-        _ = request.app_def, request.opts, request.layout
+        _refuse_damaged(request)
     except Exception as error:  # noqa: BLE001 - any text in place of any field, by another user of the account
         log.warning("the record of app %r is damaged, and ignored: %s", app_id, error)
         return None
     return request
+
+
+def _refuse_damaged(request: AwsBatchRequest) -> None:
+    # Build the cached properties here, so that a damaged record fails here, and not in a call about many apps.
+    _ = request.app_def, request.opts, request.layout, request.spec_hash
+    if not request.opts.queue:
+        raise UntrustedError("it names no queue")
+    if not all(isinstance(text, str) for pair in request.copied_env.items() for text in pair):
+        raise UntrustedError("its variables are not texts")
 
 
 def format_request(request: AwsBatchRequest) -> str:
