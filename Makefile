@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo demo-ui test soak live celery versions engine cluster lint types gen docs site bench constraints build release-check clean
+.PHONY: help setup torch gpu demo demo-ui test soak live celery versions engine cluster lint types gen docs site bench constraints build release-check clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -83,10 +83,13 @@ $(TORCH): $(READY)
 	@rm -f $(BUILD)/torch-*
 	@touch $@
 
-torch: $(TORCH)  ## install torch for the examples launch_torch_ddp and launch_torch_search and their tests: 5 GB (the demo does it by itself)
+torch: $(TORCH)  ## install torch for the examples launch_torch_* and their tests: 5 GB (the demo does it by itself)
 
-demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_kubernetes_gang, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp, launch_torch_search
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_kubernetes_gang, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp, launch_torch_search, launch_torch_accelerate, launch_torch_server
 	@$(ENGINE) $(CLUSTER) $(SLURM) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
+
+gpu: $(TORCH)  ## train on the GPUs of this machine, in at most five minutes: ARGS=--cpu pretends two GPUs
+	@$(PY) tools/gpu_training.py $(ARGS)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)

@@ -135,6 +135,15 @@ def supervisor_of(shim: int) -> int:
     return int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def test_the_next_app_may_have_the_gpu_and_the_port_of_an_app_that_has_just_ended(
+    gpu_apps: Callable[..., Apps],
+) -> None:
+    """The second of two tasks starts within milliseconds, and a supervisor releases them when it exits."""
+    apps = gpu_apps("GPU-a")
+    for _ in range(5):
+        assert apps.run(sh("true", resource=GPU, port_map={"fixed": 29731})).state is AppState.SUCCEEDED
+
+
 def test_gpu_that_another_app_got_meanwhile_is_lost(gpu_apps: Callable[..., Apps]) -> None:
     """The out-of-memory killer ended the whole first app, and the next app was faster than its retry."""
     apps = gpu_apps("GPU-a", "GPU-b")

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
@@ -60,6 +60,9 @@ _SPAWN_TIMEOUT_S = 30.0
 _STUCK_S = 300.0
 """Seconds until a supervisor that did not start in time is started again."""
 _DAY_S = 86400.0
+_RELEASE_S, _RELEASE_PAUSE_S = 2.0, 0.05
+"""Seconds within which an ended app releases its ports and GPUs, and the pause between two looks."""
+T = TypeVar("T")
 
 
 class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest]):
@@ -152,8 +155,11 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def _refuse_taken_gpus(self, request: LocalRequest) -> None:
         wanted = sum(role.gpu * len(role.replicas) for role in request.roles)
-        with self._records.readable():
-            free = leases.free_gpus(self.root, self._gpus()) if wanted else []
+        if not wanted:
+            return
+        free = self._settled(
+            lambda: leases.free_gpus(self.root, self._gpus()), is_enough=lambda free: len(free) >= wanted
+        )
         if wanted > len(free):
             raise SchedulerRejectedError(
                 f"app {request.app_id!r} wants {wanted} GPUs, {len(free)} of {len(self._gpus())} are free on "
@@ -162,18 +168,30 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def _refuse_taken_ports(self, request: LocalRequest) -> None:
         """Refuse a fixed port of another app: its processes would meet, or fail when that app ends."""
-        with self._records.readable():
-            owners = {
+        fixed = {port for role in request.roles for port in role.ports.values() if port}
+        owners = self._settled(
+            lambda: {
                 port: owner
-                for role in request.roles
-                for port in role.ports.values()
-                if port and (owner := leases.port_owner(self.root, port)) not in {"", request.app_id}
-            }
+                for port in fixed
+                if (owner := leases.port_owner(self.root, port)) not in {"", request.app_id}
+            },
+            is_enough=lambda owners: not owners,
+        )
         for port, owner in owners.items():
             raise SchedulerRejectedError(
                 f"app {request.app_id!r} wants port {port}, which app {owner!r} has on {socket.gethostname()}; wait "
                 f"for its end, or use port 0, for which a free one is chosen"
             )
+
+    def _settled(self, read: Callable[[], T], is_enough: Callable[[T], bool]) -> T:
+        """Return the state of leases; not enough only if that stays: an app releases them shortly after its end."""
+        deadline = time.monotonic() + _RELEASE_S
+        while True:
+            with self._records.readable():
+                found = read()
+            if is_enough(found) or time.monotonic() > deadline:
+                return found
+            time.sleep(_RELEASE_PAUSE_S)
 
     def _gpus(self) -> builtins.list[str]:
         return self.connection.gpus if self.connection.gpus is not None else _driver_gpus()
