@@ -81,10 +81,10 @@ class LaunchHook(BaseHook):
         connection = _connection(conn_id)
         conn_type = connection.conn_type if connection is not None else NEED_NO_DEFINITION[conn_id]
         # A URI swaps `_` and `-`; both spell one type.
-        name = str(conn_type).replace("-", "_")
-        types = {} if name in HOOKS else plugin_types()
+        kind = str(conn_type).replace("-", "_")
+        types = {} if kind in HOOKS else plugin_types()
         # The type of a plug-in needs no hook of its own here, because its options are enough.
-        path = HOOKS.get(name) or (HOOKS[LaunchHook.conn_type] if name in types else None)
+        path = HOOKS.get(kind) or (HOOKS[LaunchHook.conn_type] if kind in types else None)
         if path is None:
             raise InvalidAppError(
                 f"connection {conn_id!r} has type {conn_type!r}, which is not a launch type; "
@@ -112,7 +112,7 @@ class LaunchHook(BaseHook):
             and not self.backend
             and str(connection.conn_type).replace("-", "_") in plugin_types()
         ):
-            conn_type = connection.conn_type
+            conn_type = str(connection.conn_type)
         if connection is None:
             definition = Definition(self.launch_conn_id, conn_type)
         else:
