@@ -83,10 +83,10 @@ class LaunchHook(BaseHook):
         connection = _connection(conn_id)
         conn_type = connection.conn_type if connection is not None else NEED_NO_DEFINITION[conn_id]
         # A URI swaps `_` and `-`; both spell one type.
-        name = str(conn_type).replace("-", "_")
-        path = BACKENDS[AIRFLOW_TYPES[name]].hook if name in AIRFLOW_TYPES else HOOKS.get(name)
+        kind = str(conn_type).replace("-", "_")
+        path = BACKENDS[AIRFLOW_TYPES[kind]].hook if kind in AIRFLOW_TYPES else HOOKS.get(kind)
         types = {} if path else plugin_types()
-        if name in types:
+        if kind in types:
             # The type of a plug-in needs no hook of its own here, because its options are enough.
             path = HOOKS[LaunchHook.conn_type]
         if path is None:
@@ -116,7 +116,7 @@ class LaunchHook(BaseHook):
             and not self.backend
             and str(connection.conn_type).replace("-", "_") in plugin_types()
         ):
-            conn_type = connection.conn_type
+            conn_type = str(connection.conn_type)
         if connection is None:
             definition = Definition(self.launch_conn_id, conn_type)
         else:

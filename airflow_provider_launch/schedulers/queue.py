@@ -166,7 +166,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         Raises:
             InvalidRunConfigException: a keyword is not an option of the connection, or has a wrong value.
         """
-        return cls(session_name, resolve_options(cls.connection_type, kwargs, strict=True))  # type: ignore[type-var,arg-type] # as above
+        return cls(session_name, resolve_options(cls.connection_type, kwargs, strict=True))
 
     @property
     def _forgets(self) -> bool:

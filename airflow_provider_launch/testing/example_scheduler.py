@@ -119,12 +119,20 @@ class AppThread:
         with (self.dir / "started").open("a") as started:
             started.write(f"{replica['role']}/{replica['id']}\n")
         with (self.dir / f"{number}.stdout").open("wb") as out, (self.dir / f"{number}.stderr").open("wb") as err:
-            how: Json = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "start_new_session": True}
+            argv, env, cwd = replica["argv"], replica["env"], replica["cwd"]
             try:
-                return subprocess.Popen(replica["argv"], env=replica["env"], cwd=replica["cwd"], **how)
+                return self._popen(argv, out, err, env, cwd)
             except OSError as error:
-                err.write(f"cannot start {replica['argv'][0]!r}: {error.strerror}\n".encode())
-                return subprocess.Popen(["sh", "-c", "exit 127"], **how)
+                err.write(f"cannot start {argv[0]!r}: {error.strerror}\n".encode())
+                return self._popen(["sh", "-c", "exit 127"], out, err)
+
+    @staticmethod
+    def _popen(
+        argv: list[str], out: IO[bytes], err: IO[bytes], env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd, start_new_session=True
+        )
 
     def _check_programs(self) -> bool:
         """Record the replicas that ended since the last call; return whether there are any."""
