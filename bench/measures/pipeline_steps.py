@@ -22,7 +22,7 @@ from airflow.sdk.execution_time.supervisor import supervise_task
 from rows import row
 from tests.airflow.support import FakeExecutionApi
 
-STEPS, ROUNDS = 20, 7
+STEPS, ROUNDS = 20, 2
 HOME = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 FILES = {
     "ours": """
