@@ -8,6 +8,7 @@ from airflow_provider_launch.pipelines.executors import executor_problems
 from airflow_provider_launch.pipelines.ids import CASE, FAILED, JOIN, MAX_LENGTH, OK, task_id_of
 from airflow_provider_launch.pipelines.model import (
     ConditionalStep,
+    FailStep,
     Graph,
     MapStep,
     ParallelStep,
@@ -70,12 +71,18 @@ def _edges(graph: Graph, around: tuple[Step, ...]) -> Iterator[Problem]:
         )
 
 
+_ENDS: Mapping[str, type[Step]] = {"fail": FailStep, "success": SuccessStep}
+"""Steps that a file may leave out, if it has no step of their type."""
+
+
 def _targets(step: Step, around: tuple[Step, ...], known: Mapping[str, Step]) -> Iterator[Problem]:
     for field, target in (("next", step.next), ("on_failure", step.on_failure)):
         if target == step.name:
             yield Problem(f"'{field}' names the step itself", _at(step, around))
         elif target and target not in known:
-            cure = closest(target, [*known, "success", "fail"])
+            ends = {name for name, kind in _ENDS.items() if not any(isinstance(one, kind) for one in known.values())}
+            own = next((name for name, one in known.items() if isinstance(one, _ENDS.get(target, ()))), None)
+            cure = f"use {own!r}, the step of type {target!r}" if own else closest(target, [*known, *sorted(ends)])
             yield Problem(f"'{field}' names {target!r}, which does not exist; {cure}", _at(step, around))
 
 

@@ -80,5 +80,5 @@ for number in range(ROUNDS + 1):
             costs[side].append({kind: median(found[1:], kind) for kind in ("wall", "cpu")})
 note = f"ours {span(costs['function'])}; peer: LaunchAppOperator with `python3 -c None`, {span(costs['program'])}"
 row("launch a function", median(costs["function"]), peer=median(costs["program"]), note=note)
-worth, pairs = ratio(costs["function"], costs["program"])
-row("launch a function: with / without its source", worth, "x", limit=1.25, note=pairs)
+worth, range_note = ratio(costs["function"], costs["program"])
+row("launch a function: with / without its source", worth, "x", limit=1.25, note=range_note)

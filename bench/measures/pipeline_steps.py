@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from airflow.executors import local_executor  # noqa: F401 - the worker has it
 from airflow.executors.workloads.base import BundleInfo
@@ -22,7 +23,7 @@ from airflow.sdk.execution_time.supervisor import supervise_task
 from rows import row
 from tests.airflow.support import FakeExecutionApi
 
-STEPS, ROUNDS = 20, 7
+STEPS, ROUNDS = 20, 2
 HOME = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 FILES = {
     "ours": """
@@ -60,9 +61,12 @@ def written() -> dict[str, Path]:
 
 def run(path: Path, task_id: str) -> None:
     """Run the task as a worker does, in a process of the worker."""
-    where = {"dag_id": "bench", "run_id": "bench", "task_id": task_id, "map_index": -1}
+    where = {"dag_id": "bench", "run_id": "bench", "task_id": task_id, "map_index": -1, "queue": "default"}
     numbers = {"try_number": 1, "pool_slots": 1, "priority_weight": 1}
-    instance = TaskInstanceDTO(id=uuid.uuid4(), dag_version_id=uuid.uuid4(), queue="default", **where, **numbers)
+    # The workload of an executor, which the supervisor takes for its own class of the same fields.
+    instance: Any = TaskInstanceDTO.model_validate(
+        {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), **where, **numbers}
+    )
     api = FakeExecutionApi()
     states: list[str] = []
     api.on_call = lambda _, parts, body: states.append(body["state"]) if parts[-1] == "state" else None

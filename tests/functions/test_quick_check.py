@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import pytest
 
-from airflow_provider_launch.functions import dag_file
 from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -39,7 +40,9 @@ def while_read(function: Any) -> Any:
 
 
 @pytest.mark.parametrize("text", [*REFUSED, *NEARBY.values()], ids=range(len(REFUSED) + len(NEARBY)))
-def test_it_accepts_nothing_that_is_refused(module_of, tmp_path, monkeypatch, text) -> None:
+def test_it_accepts_nothing_that_is_refused(
+    module_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     (tmp_path / "nearby.py").write_text("x = y = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nearby", raising=False)  # of another test
@@ -55,15 +58,15 @@ def test_it_accepts_nothing_that_is_refused(module_of, tmp_path, monkeypatch, te
     assert is_refused or text not in NEARBY.values()
 
 
-def test_methods_are_left_to_the_complete_check(module_of) -> None:
+def test_methods_are_left_to_the_complete_check(module_of: Any) -> None:
     assert not surely_travels(module_of("class K:\n    def m(self):\n        return 1\n").K.m)
 
 
 @pytest.mark.parametrize(
     "kind", ["only itself", "constants", "helper below", "imports with other names", "imports inside of it", "tabs"]
 )
-def test_common_functions_need_no_syntax_tree(module_of, monkeypatch, kind) -> None:
+def test_common_functions_need_no_syntax_tree(module_of: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     function = while_read(module_of(KINDS[kind][0]).f)
-    monkeypatch.setattr(dag_file.ast, "parse", None)
+    monkeypatch.setattr(ast, "parse", None)
 
     assert surely_travels(function)

@@ -19,6 +19,10 @@ CASES = {
         "a: {type: stub, next: success, on_failure: handel}\n    handle: {type: stub, next: success}",
         {4: "'on_failure' names 'handel', which does not exist; did you mean 'handle'?", 5: "no step leads here"},
     ),
+    "an end with another name": (
+        "a: {type: stub, next: success, on_failure: fail}\n    bad: {type: fail}",
+        {4: "'on_failure' names 'fail', which does not exist; use 'bad', the step of type 'fail'"},
+    ),
     "unreachable": (
         "a: {type: stub, next: success}\n    b: {type: stub, next: success}",
         {5: "no step leads here"},
