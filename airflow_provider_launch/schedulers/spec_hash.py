@@ -30,12 +30,9 @@ def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
 
 def _given(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without later ones that have their defaults, because hashes of older apps must not change."""
-    found = dict(cfg)
-    if dataclasses.is_dataclass(cfg):
-        for item in dataclasses.fields(cfg):
-            if item.metadata.get("later") and found.get(item.name) == item.default:
-                found.pop(item.name, None)
-    return found
+    fields = getattr(cfg, "__dataclass_fields__", {})
+    later = {name for name, item in fields.items() if item.metadata.get("later") and cfg.get(name) == item.default}
+    return {name: value for name, value in cfg.items() if name not in later}
 
 
 INJECTED = (

@@ -35,6 +35,8 @@ if typing.TYPE_CHECKING:
 
 _O = TypeVar("_O", bound="StructuredOpts")
 _ABSENT = object()
+RoleValue = Union[str, int, float, bool, list[str], dict[str, str]]  # noqa: UP007 - evaluated at run time
+"""A value in option `by_role`; the option that it is for checks it."""
 
 
 @dataclasses.dataclass(frozen=True)

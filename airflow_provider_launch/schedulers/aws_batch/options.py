@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge, Le
 
-from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.schedulers.structured_opts import RoleValue, StructuredOpts
 from airflow_provider_launch.specs.resources import LATER
 
 
@@ -163,7 +163,7 @@ class AwsBatchOpts(StructuredOpts):
     working_dir: Optional[str] = None
     """Directory in which programs start; needs `shell`. None means the working directory of the image."""
 
-    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
+    by_role: Optional[dict[str, dict[str, RoleValue]]] = field(default=None, metadata=LATER)
     """Options of single roles, `{"worker": {"shm_size_mb": 1024}}`. They override those of the launch for the
     containers of that role."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Literal, Optional
 
 from annotated_types import Ge, Le
 
-from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, StructuredOpts
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, RoleValue, StructuredOpts
 from airflow_provider_launch.specs.resources import LATER
 
 APP_NETWORK, SHARED_NETWORK = "app", "launch"
@@ -114,7 +114,7 @@ class _RunOpts(StructuredOpts):
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
-    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
+    by_role: Optional[dict[str, dict[str, RoleValue]]] = field(default=None, metadata=LATER)
     """Options of single roles, `{"worker": {"shm_size_mb": 1024}}`. They override those of the launch for the
     containers of that role."""
 
