@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
@@ -16,6 +20,10 @@ class Workspace:
     """Local paths, each with its sub-directory of the remote workspace root; an empty text means the root."""
 
     projects: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Turn `file://` URLs into paths, and refuse other URLs."""
+        self.projects = {_path_of(project): target for project, target in self.projects.items()}
 
     def __bool__(self) -> bool:
         return bool(self.projects)
@@ -84,6 +92,18 @@ class Workspace:
                 raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
             projects[path] = "" if target in _NULLS else target
         return Workspace(projects=projects)
+
+
+def _path_of(project: str) -> str:
+    scheme = _SCHEME.match(str(project))
+    if scheme is None:
+        return project
+    if scheme[1] == "file":
+        return project[scheme.end() :]
+    raise InvalidAppError(
+        f"workspace {project!r} is not a directory of this host; write its files into a directory, such as one of "
+        f"tempfile.mkdtemp(), and give its path"
+    )
 
 
 def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:
