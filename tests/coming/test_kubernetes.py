@@ -11,7 +11,12 @@ from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.support import a_dag
 from tests.coming.conftest import has_option
 
-pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.engine("kubernetes"),
+    pytest.mark.timeout(300),
+    # KubernetesPodOperator leaves its connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 pytest.importorskip("airflow.providers.cncf.kubernetes")
 
