@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _LONGEST, _SHOWN = 64 * 1024, 200
 """Maximum characters of the text of a workspace, and of the part that an error shows."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -20,6 +24,10 @@ class Workspace:
     """Local paths, each with its sub-directory of the remote workspace root; an empty text means the root."""
 
     projects: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Turn `file://` URLs into paths, and refuse other URLs."""
+        self.projects = {_path_of(project): target for project, target in self.projects.items()}
 
     def __bool__(self) -> bool:
         return bool(self.projects)
@@ -105,6 +113,18 @@ def _nested_line(events: Iterable[Any]) -> int | None:
             return int(event.start_mark.line) + 1
         depth -= isinstance(event, yaml.CollectionEndEvent)
     return None
+
+
+def _path_of(project: str) -> str:
+    scheme = _SCHEME.match(str(project))
+    if scheme is None:
+        return project
+    if scheme[1] == "file":
+        return project[scheme.end() :]
+    raise InvalidAppError(
+        f"workspace {project!r} is not a directory of this host; write its files into a directory, such as one of "
+        f"tempfile.mkdtemp(), and give its path"
+    )
 
 
 def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:

@@ -54,6 +54,11 @@ class TrackerSource:
     source_run_id: str
     artifact_name: str | None = None
 
+    @property
+    def parent(self) -> AppRun:
+        """The run that was used, with the trackers of this process."""
+        return AppRun(self.source_run_id, trackers_from_environ())
+
 
 @dataclass
 class TrackerArtifact:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from tests.airflow.conftest import no_masks as no_masks
+from tests.airflow.conftest import no_masks
 from tests.airflow.support import FakeExecutionApi, Ran, run_to_end
 
 COMING_FROM = Path(__file__).resolve().parents[2] / "docs" / "coming-from"
+__all__ = ["no_masks"]
+
 _BLOCK = re.compile(r"^```py\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -23,9 +25,10 @@ class Moves:
     def of_page(self, page: str, replaced: dict[str, str]) -> list[Any]:
         """Return the task before and the task after, with texts of the page replaced by those of the engine."""
         tasks = []
-        for block in _BLOCK.findall((COMING_FROM / f"{page}.md").read_text(encoding="utf-8")):
-            for text, value in replaced.items():
-                block = block.replace(f'"{text}"', f'"{value}"')
+        source = (COMING_FROM / f"{page}.md").read_text(encoding="utf-8")
+        for text, value in replaced.items():
+            source = source.replace(f'"{text}"', f'"{value}"')
+        for block in _BLOCK.findall(source):
             names: dict[str, Any] = {"__name__": f"page_{page.replace('-', '_')}"}
             exec(compile(block, page, "exec"), names)
             (dag,) = (one for one in names.values() if isinstance(one, DAG))

@@ -6,11 +6,11 @@ import json
 
 import boto3
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
+from tests.airflow.support import a_dag
 from tests.coming.conftest import takes_none_as_entrypoint
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import REGION
@@ -81,16 +81,16 @@ def both(unique: str, queue: str, definition: str, role: Role, cfg: dict, **thei
     """Return the task before and the task after."""
     from airflow.providers.amazon.aws.operators.batch import BatchOperator
 
-    with DAG("before"):
+    with a_dag():
         before = BatchOperator(
-            task_id="t",
+            task_id="before",
             job_name=unique,
             job_queue=queue,
             job_definition=definition,
             aws_conn_id="aws_default",
             **theirs,
         )
-    with DAG("after"):
+    with a_dag():
         after = LaunchAppOperator(
             task_id=unique, launch_conn_id="launch_aws_batch_default", app=AppDef(unique, [role]), cfg=cfg
         )

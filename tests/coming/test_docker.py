@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
+from tests.airflow.support import a_dag
 from tests.coming.conftest import takes_none_as_entrypoint
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(180)]
@@ -37,9 +37,9 @@ def both(unique: str, *, image: str, ours: Role, **theirs):
     """Return the task before and the task after."""
     from airflow.providers.docker.operators.docker import DockerOperator
 
-    with DAG("before"):
-        before = DockerOperator(task_id="t", image=image, auto_remove="force", mount_tmp_dir=False, **theirs)
-    with DAG("after"):
+    with a_dag():
+        before = DockerOperator(task_id="before", image=image, auto_remove="force", mount_tmp_dir=False, **theirs)
+    with a_dag():
         app = AppDef(unique, [ours])
         after = LaunchAppOperator(task_id=unique, launch_conn_id="launch_docker_default", app=app, on_finish="delete")
     return before, after

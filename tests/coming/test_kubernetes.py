@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
+from tests.airflow.support import a_dag
 from tests.coming.conftest import has_option
 
-pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.engine("kubernetes"),
+    pytest.mark.timeout(300),
+    # KubernetesPodOperator leaves its connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 pytest.importorskip("airflow.providers.cncf.kubernetes")
 
@@ -62,11 +67,11 @@ def both(unique: str, image: str, namespace: str, role: Role, cfg: dict, **their
     """Return the task before and the task after."""
     from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 
-    with DAG("before"):
+    with a_dag():
         before = KubernetesPodOperator(
-            task_id="t", name=unique, image=image, namespace=namespace, image_pull_policy="Never", **theirs
+            task_id="before", name=unique, image=image, namespace=namespace, image_pull_policy="Never", **theirs
         )
-    with DAG("after"):
+    with a_dag():
         app = AppDef(unique, [role])
         after = LaunchAppOperator(task_id=unique, launch_conn_id="launch_kubernetes_default", app=app, cfg=cfg)
     return before, after

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Resource, Role
+from tests.airflow.support import a_dag
 
 pytestmark = [pytest.mark.engine("slurm"), pytest.mark.timeout(180)]
 
@@ -50,9 +50,9 @@ def test_the_dag_of_the_page_with_an_array(moves, shared, unique):
 def both(unique: str, command: str, script: str, **ours):
     from airflow.providers.standard.operators.bash import BashOperator
 
-    with DAG("before"):
-        before = BashOperator(task_id="t", bash_command=command)
-    with DAG("after"):
+    with a_dag():
+        before = BashOperator(task_id="before", bash_command=command)
+    with a_dag():
         role = Role("main", "", entrypoint="bash", args=["-c", script], resource=ROOM, **ours.pop("role", {}))
         after = LaunchAppOperator(
             task_id=unique, launch_conn_id="launch_slurm_default", app=AppDef(unique, [role]), **ours

@@ -7,6 +7,7 @@ import logging
 import posixpath
 import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -126,8 +127,12 @@ class FsspecTracker(TrackerBase):
 def create(config: str | None) -> FsspecTracker:
     """Return the tracker for a URL: `s3://bucket/runs`, `/shared/runs`.
 
+    Args:
+        config: the URL, or a file as in TorchX: lines `protocol=file`, `root_path=/runs`, and arguments of the file
+            system.
+
     Raises:
-        ValueError: the URL is missing.
+        ValueError: the URL is missing, or the file has other lines or no `root_path`.
         MissingDependencyError: fsspec, or its package for the URL, is not installed.
     """
     if not config:
@@ -138,8 +143,27 @@ def create(config: str | None) -> FsspecTracker:
         raise MissingDependencyError(
             "the tracker fsspec needs the package fsspec; install the extra 'fsspec' of airflow-provider-launch"
         ) from error
+    arguments: dict[str, str] = {}
+    if "://" not in config and Path(config).is_file():
+        config, arguments = _from_file(Path(config))
     try:
-        fs, root = fsspec.core.url_to_fs(config)
+        fs, root = fsspec.core.url_to_fs(config, **arguments)
     except ImportError as error:
         raise MissingDependencyError(f"the tracker fsspec needs another package for {config!r}: {error}") from error
     return FsspecTracker(fs, root)
+
+
+def _from_file(path: Path) -> tuple[str, dict[str, str]]:
+    """Return the URL of a configuration file of TorchX, and the other arguments in it."""
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(f"tracker fsspec: {path} has the line {line!r}; write name=value")
+        found[name.strip()] = value.strip()
+    protocol, root = found.pop("protocol", "file"), found.pop("root_path", "")
+    if not root:
+        raise ValueError(f"tracker fsspec: {path} names no root_path; add the line root_path=/shared/runs")
+    return f"{protocol}://{root}", found
