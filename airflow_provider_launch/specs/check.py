@@ -144,10 +144,11 @@ def _number_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
         yield (*path, "num_replicas"), f"must be at least 1, but is {role.num_replicas}"
     if _is_int(role.max_retries) and role.max_retries < 0:
         yield (*path, "max_retries"), f"must not be negative, but is {role.max_retries}; 0 means no retry"
-    if _is_int(role.max_disruptions) and role.max_disruptions < 0:
+    bound = role.max_disruptions
+    if bound is not None and _is_int(bound) and bound < 0:
         yield (
             (*path, "max_disruptions"),
-            f"must not be negative, but is {role.max_disruptions}; 0 means that each disruption is a failure",
+            f"must not be negative, but is {bound}; 0 means that each disruption is a failure",
         )
     least = role.min_replicas
     if least is None or not _is_int(least):
