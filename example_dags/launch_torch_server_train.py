@@ -43,7 +43,7 @@ def serve(host: str, port: int) -> None:
                     # Lists, because torch would share the memory of tensors, which needs one host.
                     trainer.send([parameter.tolist() for parameter in model.parameters()])
 
-    key = secrets.token_hex()  # who cannot read the store cannot connect
+    key = secrets.token_hex()  # only a reader of the store can connect
     listener = Listener(("", 0), authkey=key.encode())
     with socket.create_connection((host, port), timeout=60) as to_store:
         own = to_store.getsockname()[0]

@@ -2,7 +2,7 @@
 
 It checks that the replicas of a role are one training with NCCL, that each sees only its own GPU, that an app which
 wants a GPU of a running app is refused, and that torchrun starts a process for each GPU.
-Without a GPU it says so and tests nothing; `--cpu` runs the same on CPUs, with gloo and pretended devices.
+Without a GPU it reports that and tests nothing; `--cpu` runs the same on CPUs, with gloo and pretended devices.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def check(gpus: list[str], backend: str) -> None:
 
 
 def main() -> None:
-    """Run the checks, or say why not."""
+    """Run the checks, or report why not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="pretend that this machine has two GPUs, and train on CPUs")
     if parser.parse_args().cpu:

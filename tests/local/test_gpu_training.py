@@ -17,7 +17,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine may have a GPU")
-def test_without_a_gpu_it_says_that_nothing_was_tested() -> None:
+def test_without_a_gpu_it_reports_that_nothing_was_tested() -> None:
     done = run()
 
     assert done.returncode == 0, done.stderr

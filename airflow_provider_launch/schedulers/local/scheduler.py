@@ -61,7 +61,7 @@ _STUCK_S = 300.0
 """Seconds until a supervisor that did not start in time is started again."""
 _DAY_S = 86400.0
 _RELEASE_S, _RELEASE_PAUSE_S = 2.0, 0.05
-"""Seconds within which an ended app releases its ports and GPUs, and the pause between two looks."""
+"""Seconds within which an ended app releases its ports and GPUs, and the pause between two checks."""
 T = TypeVar("T")
 
 
