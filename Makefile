@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch gpu demo demo-ui test soak live celery versions engine cluster lint types gen docs site bench constraints build release-check clean
+.PHONY: help setup torch gpu demo demo-ui test soak live celery browser versions engine cluster lint types gen docs site bench constraints build release-check clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -95,10 +95,10 @@ demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
 
 test: $(READY)  ## run the tests; shows what was skipped and why: ARGS="-k retry"
-	$(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --ignore=tests/live --ignore=tests/browser $(ARGS)
 
 soak: $(READY)  ## repeat what is left to chance as often as CONTRIBUTING.md, also in a real Airflow; about an hour
-	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
+	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live --ignore=tests/browser $(ARGS)
 	LAUNCH_SOAK=1 LAUNCH_TRIGGERER_RESTARTS=20 $(PY) -m pytest tests/live $(ARGS)
 
 live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; twenty minutes
@@ -113,6 +113,17 @@ $(CELERY): $(READY)
 
 celery: $(CELERY)  ## the same on Postgres and Celery: kill worker, triggerer and scheduler; as root on Debian, five minutes
 	$(PY) -m pytest tests/live/test_celery.py $(ARGS)
+
+BROWSER := $(BUILD)/browser-$(KEY)
+
+$(BROWSER): $(READY)
+	@test -x "$$(command -v chromium)" || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
+	@$(UV) pip install --quiet --python $(PY) --group browser
+	@rm -f $(BUILD)/browser-*
+	@touch $@
+
+browser: $(BROWSER)  ## use forms and tasks of a real Airflow in Debian's chromium, without a screen; LAUNCH_PICTURES=docs/pictures takes pictures
+	$(PY) -m pytest tests/browser $(ARGS)
 
 versions: $(READY)  ## run the tests on older versions of Airflow, each in its environment below .build/versions: ARGS="3.1 --few"
 	$(PY) tools/versions.py $(ARGS)

@@ -571,7 +571,7 @@ def _with_masks(value: Any) -> Any:
 
 @functools.cache
 def _known_arguments(operator: type) -> frozenset[str]:
-    return frozenset(name for cls in operator.__mro__ for name in inspect.signature(cls.__init__).parameters)
+    return frozenset(name for cls in operator.__mro__ for name in inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
 
 
 def _refuse_peer_arguments(given: Mapping[str, Any], operator: type) -> None:

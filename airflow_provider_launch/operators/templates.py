@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 def is_plain_object(value: object) -> bool:
     """Return whether the value is a dataclass that Airflow does not render by itself, such as the specs."""
-    return _is_plain_class(type(value))
+    kind: type = type(value)
+    return _is_plain_class(kind)
 
 
 @functools.cache

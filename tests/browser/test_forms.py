@@ -1,0 +1,114 @@
+"""Each form of a connection in a browser: filled in, saved, edited, and with wrong values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.connections.definition import Definition
+from airflow_provider_launch.connections.launch import LaunchConnection
+from tests.browser.forms import Form, example_of
+
+CONN_TYPES = ["launch_local"]
+
+
+def stored(airflow, conn_id: str) -> dict[str, Any]:
+    """Return the extras of a connection; Airflow hides passwords in them."""
+    answer = airflow.ask("GET", f"/connections/{conn_id}")
+    answer.raise_for_status()
+    extras: dict[str, Any] = json.loads(answer.json()["extra"])
+    return extras
+
+
+@pytest.mark.parametrize("conn_type", CONN_TYPES)
+def test_each_field_is_stored_as_it_was_typed(airflow, page, conn_type) -> None:
+    """A field of a wrong kind would store a text where the scheduler expects a number, or nothing at all."""
+    form = Form(page, conn_type)
+    form.add(f"all_{conn_type}")
+    typed = {name: example_of(name, field["schema"]) for name, field in form.fields.items()}
+    for name, value in typed.items():
+        form.fill(name, value)
+    form.save()
+    found = stored(airflow, f"all_{conn_type}")
+    shown = {name: "***" if _is_hidden(form.fields[name]["schema"], name) else value for name, value in typed.items()}
+
+    assert {name: value for name, value in found.items() if value != "***"} == {
+        name: value for name, value in shown.items() if found.get(name) != "***"
+    }
+    assert {name for name, value in shown.items() if value == "***"} <= {
+        name for name, value in found.items() if value == "***"
+    }
+
+
+def _is_hidden(schema: dict[str, Any], _name: str) -> bool:
+    return schema.get("format") == "password"
+
+
+USEFUL: dict[str, dict[str, Any]] = {
+    "launch_local": {"root": "/tmp/launch-of-a-form", "keep_days": 3, "grace_s": 2.5, "copy_env": ["HF_*", "WANDB_*"]},
+}
+
+
+@pytest.mark.parametrize("conn_type", CONN_TYPES)
+def test_a_form_makes_a_connection_that_can_be_edited(airflow, page, picture, conn_type) -> None:
+    """The strict checks of a connection accept what its form stores, also after a change of one field."""
+    conn_id = f"useful_{conn_type}"
+    form = Form(page, conn_type)
+    form.add(conn_id)
+    typed = {name: value for name, value in USEFUL[conn_type].items() if name in form.fields}
+    for name, value in typed.items():
+        form.fill(name, value)
+    picture(f"form-{conn_type.removeprefix('launch_').replace('_', '-')}")
+    form.save()
+    first = stored(airflow, conn_id)
+    form.edit(conn_id)
+    changed = "scheduler" if conn_type == "launch" else "locked"
+    form.fill(changed, "other" if conn_type == "launch" else ["grace_s"])
+    form.save()
+    second = stored(airflow, conn_id)
+
+    assert {*typed} == {*USEFUL[conn_type]}
+    assert {name: value for name, value in first.items() if value is not None} == typed
+    assert second == {**first, changed: "other" if conn_type == "launch" else ["grace_s"]}
+    for extras in (first, second):
+        assert LaunchConnection(Definition(conn_id, conn_type, extras)).options.identity
+
+
+@pytest.mark.parametrize("conn_type", CONN_TYPES)
+def test_no_form_shows_a_word_of_python_or_json(page, conn_type) -> None:
+    form = Form(page, conn_type)
+    form.add("words")
+    for name, field in form.fields.items():
+        found = form.field(name)
+        found.wait_for()
+        if "enum" in field["schema"]:
+            assert found.inner_text().strip().startswith("default"), name
+        shown = form.dialog.inner_text()
+        assert "Empty means" not in shown
+        assert "None" not in shown
+
+
+def test_a_plug_in_needs_its_scheduler(page) -> None:
+    form = Form(page, "launch")
+    form.add("plugin")
+    form.field("scheduler").wait_for()
+    before = form.can_save
+    form.fill("scheduler", "acme")
+
+    assert not before
+    page.wait_for_function("() => [...document.querySelectorAll('footer button')].some(each => !each.disabled)")
+
+
+def test_a_number_is_a_number_within_its_limits(airflow, page) -> None:
+    """Letters are not taken, and a number below the limit becomes the limit, which Airflow does without a message."""
+    form = Form(page, "launch_local")
+    form.add("numbers")
+    form.field("grace_s").press_sequentially("x7y")
+    form.fill("time_limit_s", -3)
+    form.save()
+    found = stored(airflow, "numbers")
+
+    assert found["grace_s"] in (7, None)
+    assert found["time_limit_s"] in (form.fields["time_limit_s"]["schema"].get("minimum"), None)
