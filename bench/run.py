@@ -23,7 +23,7 @@ MEASURES = ROOT / "bench" / "measures"
 PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "Imports": ["imports"],
-    "Pipelines": ["pipelines"],
+    "Pipelines": ["pipelines", "pipeline_steps"],
     "Functions": ["functions"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_requests", "docker_workspace"],
