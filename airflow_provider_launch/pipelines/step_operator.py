@@ -140,14 +140,18 @@ class StepOperator(LaunchAppOperator):
             self._elements = elements
         return self._finished(context, attempt, lambda: self._launched(context))
 
-    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def resume(
+        self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False
+    ) -> dict[str, Any]:
         """Finish a deferred task; as `LaunchAppOperator.resume`."""
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         if event is None:
             return self.execute(context)
         attempt = Attempt.resume(self, context, self._rendered_place(context))
-        return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event))
+        return self._finished(
+            context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started)
+        )
 
     def _launched(self, context: Context) -> dict[str, Any]:
         outcome: dict[str, Any] = super().execute(context)

@@ -278,7 +278,7 @@ def _retries_as_one(role: Role) -> bool:
 
 def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     opts, roles = request.opts, request.app_def.roles
-    record = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
+    record: dict[str, Any] = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
     if request.given_hash:
         record["given_hash"] = request.given_hash
     text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
