@@ -571,7 +571,8 @@ def _with_masks(value: Any) -> Any:
 
 @functools.cache
 def _known_arguments(operator: type) -> frozenset[str]:
-    return frozenset(name for cls in operator.__mro__ for name in inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
+    made = [cls.__init__ for cls in operator.__mro__]  # type: ignore[misc] # only the names of parameters are read
+    return frozenset(name for function in made for name in inspect.signature(function).parameters)
 
 
 def _refuse_peer_arguments(given: Mapping[str, Any], operator: type) -> None:

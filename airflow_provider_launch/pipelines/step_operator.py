@@ -149,7 +149,9 @@ class StepOperator(LaunchAppOperator):
         if event is None:
             return self.execute(context)
         attempt = Attempt.resume(self, context, self._rendered_place(context))
-        return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started))
+        return self._finished(
+            context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started)
+        )
 
     def _launched(self, context: Context) -> dict[str, Any]:
         outcome: dict[str, Any] = super().execute(context)
