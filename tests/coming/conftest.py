@@ -51,17 +51,3 @@ def moves() -> Moves:
 def unique() -> str:
     """A name for volumes and tasks of one test: equal tasks have equal apps."""
     return f"t{uuid.uuid4().hex[:10]}"
-
-
-def takes_none_as_entrypoint() -> bool:
-    """Return whether a role may run the program of its image."""
-    from airflow_provider_launch.specs import Role
-
-    return "None" in str(Role.__annotations__["entrypoint"])
-
-
-def has_option(scheduler: str, name: str) -> bool:
-    """Return whether a scheduler has this option."""
-    from airflow_provider_launch.schedulers.backends import BACKENDS
-
-    return BACKENDS[scheduler].launch_options().as_runopts().get(name) is not None

@@ -11,7 +11,6 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from tests.airflow.support import a_dag
-from tests.coming.conftest import takes_none_as_entrypoint
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import REGION
 
@@ -107,7 +106,6 @@ def test_a_job_that_fails_fails_its_task(moves, client, definition, batch_queue,
     assert "exited with code 3" in str(second.error)
 
 
-@pytest.mark.skipif(not takes_none_as_entrypoint(), reason="a role must name its program")
 def test_an_image_with_an_entrypoint(moves, client, batch_queue, docker_engine, batch_server, unique):
     made = docker_engine.client.containers.create(docker_engine.image, "true")
     image = made.commit(unique, "1", changes='ENTRYPOINT ["echo", "from the image"]')

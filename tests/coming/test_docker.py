@@ -9,7 +9,6 @@ import pytest
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.support import a_dag
-from tests.coming.conftest import takes_none_as_entrypoint
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(180)]
 
@@ -95,7 +94,6 @@ def test_a_failure_is_skipped_by_its_exit_code(moves, docker_engine, unique):
     assert [moves.run(task)[0].state for task in (before, after)] == ["skipped", "skipped"]
 
 
-@pytest.mark.skipif(not takes_none_as_entrypoint(), reason="a role must name its program")
 def test_an_image_with_an_entrypoint(moves, docker_engine, unique):
     made = docker_engine.client.containers.create(docker_engine.image, "true")
     image = made.commit(unique, "1", changes='ENTRYPOINT ["echo", "from the image"]')

@@ -9,7 +9,6 @@ import pytest
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.support import a_dag
-from tests.coming.conftest import has_option
 
 pytestmark = [
     pytest.mark.engine("kubernetes"),
@@ -96,7 +95,6 @@ def test_labels_a_failure_and_an_exit_code(moves, kubernetes_engine, kubernetes_
     assert [moves.run(task)[0].state for task in (before, after)] == ["skipped", "skipped"]
 
 
-@pytest.mark.skipif(not has_option("kubernetes", "pod_template_file"), reason="there is no option pod_template_file")
 def test_a_pod_template(moves, kubernetes_engine, kubernetes_namespace, unique):
     """The container `base` of the template runs the program of the role, once."""
     image = kubernetes_engine.image
@@ -115,7 +113,7 @@ def test_a_pod_template(moves, kubernetes_engine, kubernetes_namespace, unique):
         image,
         kubernetes_namespace,
         Role("main", image, entrypoint="sh", args=script),
-        {"pod_template_file": template},
+        {"pod_template": template},
         cmds=["sh"],
         arguments=script,
         pod_template_dict=template,

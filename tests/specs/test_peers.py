@@ -25,8 +25,6 @@ OPERATORS = {
         ("aws_conn_id", "region_name", "region", "verify", "botocore_config"),
     ),
 }
-LATER = {"namespace", "context", "env_from", "volumes", "init_containers", "host_aliases", "runtime_class",
-         "pod_template_file", "job_definition"}  # fmt: skip
 ROWS = [(page, name) for page, peer in peers().items() for name in peer.arguments]
 
 
@@ -45,8 +43,6 @@ def test_the_counterpart_of_a_name_exists(page, name):
     """An error that proposes an option which does not exist costs more time than none."""
     peer = peers()[page]
     found = peer.arguments[name]
-    if found.name in LATER:
-        pytest.skip(f"{found.name} comes with the options of pods")
     backends = [BACKENDS[scheduler] for scheduler in peer.schedulers]
     names = {
         "cfg": {option for one in backends for option, _ in one.launch_options().as_runopts()}
