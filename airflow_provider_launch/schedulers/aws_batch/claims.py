@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 _FORGOTTEN_S = 24 * 3600.0
+_RECENT_S, _LISTED_S = 600.0, 10.0
+"""Age of a claim whose job may have been submitted just now, and the time until Batch lists a job for sure."""
 _DELETED = "launch: the app was deleted while it was submitted"
 _SECOND = "launch: a second job of this name; the first one stays"
 
@@ -183,6 +185,18 @@ class Claims:
         name = job_name(request.app_id, attempt)
         found = [row for row in self._aws.jobs_named(request.queue, name) if row["jobName"] == name]
         return self.elected(self._aws.describe(row["jobId"] for row in found).values())
+
+    def find_late(self, request: AwsBatchRequest, claims: Iterable[Mapping[str, Any]]) -> Job | None:
+        """Return the first job of an app whose claims were removed, which may have been submitted just before that.
+
+        Batch lists a job some time after its submission, so this waits for jobs of recent claims.
+        """
+        claimed_at = max((float(one.get("tags", {}).get(str(Tag.SUBMITTED), 0)) for one in claims), default=0.0)
+        is_recent = self._aws.now() - claimed_at < _RECENT_S
+        deadline = time.monotonic() + (min(_LISTED_S, self.wait_s) if is_recent else 0)
+        while (found := self.find(request, 0)) is None and time.monotonic() < deadline:
+            time.sleep(min(_PAUSE_S, self.wait_s / 5))
+        return found
 
     def elected(self, jobs: Iterable[Job]) -> Job | None:
         """Return the job to keep of several jobs of one attempt, and end the others.

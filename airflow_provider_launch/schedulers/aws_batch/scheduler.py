@@ -356,7 +356,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             for attempt, records in active.items():
                 for record in records:
                     self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
-            if not cached.jobs and (late := self._claims.find(cached.request, 0)) is not None:
+            if not cached.jobs and (late := self._claims.find_late(cached.request, active[0])) is not None:
                 # The job was submitted before its claim was removed.
                 self.aws.tag(self._arn(late), {str(Tag.DELETED): str(last)})
                 self.aws.terminate(late["jobId"], CANCELLED)
