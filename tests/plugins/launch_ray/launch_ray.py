@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 from launch_ray_driver import SEGMENT
@@ -31,6 +31,7 @@ from airflow_provider_launch.schedulers.api import (
     StructuredOpts,
     check_replica,
 )
+from airflow_provider_launch.schedulers.masking import masked_document
 from airflow_provider_launch.schedulers.parts import (
     RANK0_ENV,
     make_unique,
@@ -48,6 +49,7 @@ from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     InvalidAppError,
     MissingDependencyError,
     SchedulerRejectedError,
@@ -86,10 +88,6 @@ class RayConnection(StructuredOpts):
     address: str = "http://127.0.0.1:8265"
     """Address of the dashboard of the cluster, which accepts jobs."""
 
-    max_time_limit_s: Annotated[float, Ge(1)] | None = None
-    """Maximum `time_limit_s` of a launch, and the default for launches without one. None means that launches need no
-    limit."""
-
     def __post_init__(self) -> None:
         """Refuse addresses without a scheme, which Ray would look up in another way."""
         if not self.address.startswith(("http://", "https://")):
@@ -116,18 +114,14 @@ class RayOpts(StructuredOpts):
 class RayScheduler(Scheduler[Mapping[str, Any]]):
     """Runs each app as one job of Ray, with one actor for each replica."""
 
-    name: ClassVar[str] = "ray"
-    opts_type = RayOpts
-    connection_type = RayConnection
     capabilities = frozenset(
         {Capability.ADOPT, Capability.STREAMS, Capability.RANK0, Capability.GPU, Capability.RESULT}
     )
     poll_interval_s = 2.0
 
     def __init__(self, session_name: str, connection: RayConnection) -> None:
-        super().__init__(self.name, session_name)
+        super().__init__("ray", session_name)
         self.address = connection.address.rstrip("/")
-        self.max_time_limit_s = connection.max_time_limit_s
         self._connected: Any = None
 
     def _run_opts(self) -> runopts:
@@ -215,9 +209,15 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
         if job.status.value == "PENDING" or not job.driver_agent_http_address:
             return app, replicas
         run = job.runtime_env["env_vars"]["LAUNCH_RUN"]
-        with _translated("read the events of the app"):
-            log = self._client().get_job_logs(job.submission_id)
-        for line in log.split("\n"):
+        try:
+            with _translated("read the events of the app"):
+                log = self._client().get_job_logs(job.submission_id)
+        except SchedulerRejectedError as error:
+            # The node of the driver may be lost. Only this app is affected.
+            if job.status.is_terminal():
+                return app, replicas
+            raise AppUnavailableError(str(error), texts={job.submission_id: str(error)}) from error
+        for line in log.split("\n")[:-1]:  # the last one may be incomplete
             if line.startswith(f"{run} "):
                 event = json.loads(line[len(run) :])
                 (replicas[event.pop("n")] if "n" in event else app).update(event)
@@ -231,8 +231,6 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
             state, message = AppState[app["end"]], app["msg"]
         elif state is AppState.FAILED:
             message = " ".join(f"Ray ended the job: {job.message}".split())[:1000]
-        elif state is AppState.SUCCEEDED:
-            state, message = AppState.UNKNOWN, "its driver has ended without a report"
         elif state is AppState.CANCELLED:
             message = "cancelled by request"
         elif any("state" in replica for replica in replicas):
@@ -246,7 +244,7 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
             known = {key: now[key] for key in ("exit_code", "start_time", "end_time", "reason") if key in now}
             own = AppState[now.get("state", "PENDING")]
             if is_terminal(state) and not is_terminal(own):
-                own = state if state is AppState.UNKNOWN else AppState.CANCELLED
+                own = state if state is AppState.SUCCEEDED else AppState.CANCELLED
             host = now.get("host", "")
             statuses[replica["role"]].replicas.append(
                 ReplicaStatus(replica["id"], own, replica["role"], host, num_restarts=0, **known)
@@ -374,14 +372,14 @@ def _replica(role: Role, k: int, app_id: str) -> Json:
     # The driver sets the host of replica 0.
     given = {**replica_env(app_id, role, k, ""), "LAUNCH_ATTEMPT": "0"}
     wanted = role.resource
-    bundle = {"CPU": float(wanted.cpu), "GPU": float(wanted.gpu), "memory": wanted.memMB * 1024.0 * 1024.0}
+    bundle = {"CPU": wanted.cpu or 0, "GPU": wanted.gpu or 0, "memory": (wanted.memMB or 0) * 1024 * 1024}
     return {
         "role": role.name,
         "id": k,
         "argv": [role.entrypoint, *filled.args],
         "env": {**given, **filled.env},
         "cwd": role.image,
-        "bundle": {name: value for name, value in bundle.items() if value > 0},
+        "bundle": {name: float(value) for name, value in bundle.items() if value > 0},
     }
 
 
@@ -400,6 +398,8 @@ def _request_of(job: Any) -> Json:
 
 def _shown(request: Json) -> str:
     lines = [f"one job of 'ray' with a placement group ({request['strategy']}) for all replicas"]
+    if request["runtime_env"]:
+        lines.append(f"runtime_env: {json.dumps(masked_document(request['runtime_env']))}")
     for replica in request["replicas"]:
         needs = ", ".join(f"{name} {value:g}" for name, value in replica["bundle"].items())
         env = " ".join(shlex.quote(f"{name}={value}") for name, value in masked_env(replica["env"]).items())
