@@ -51,7 +51,7 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch gpu demo demo-ui test soak live celery browser versions engine cluster lint types gen docs site bench constraints build release-check clean
+.PHONY: help setup torch gpu demo demo-ui test soak live celery browser ray versions engine cluster lint types gen docs site bench constraints build release-check clean
 
 help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -124,6 +124,18 @@ $(BROWSER): $(READY)
 
 browser: $(BROWSER)  ## use forms and tasks of a real Airflow in Debian's chromium, without a screen; LAUNCH_PICTURES=docs/pictures takes pictures
 	$(PY) -m pytest tests/browser $(ARGS)
+
+RAY := $(BUILD)/ray-$(KEY)
+
+$(RAY): $(READY)
+	@echo "installing Ray in an environment of its own, $(BUILD)/ray (once)"
+	@$(UV) venv --quiet --allow-existing --python $(PY) $(BUILD)/ray
+	@$(UV) pip install --quiet --python $(BUILD)/ray/bin/python --compile-bytecode --editable . --group test --group engines 'ray[default]' --constraint constraints.txt
+	@rm -f $(BUILD)/ray-*
+	@touch $@
+
+ray: $(RAY)  ## run the contract of the plug-in for Ray, on a cluster that the tests start and end: ARGS="-k logs"
+	$(BUILD)/ray/bin/python -m pytest tests/plugins/test_ray.py $(ARGS)
 
 versions: $(READY)  ## run the tests on older versions of Airflow, each in its environment below .build/versions: ARGS="3.1 --few"
 	$(PY) tools/versions.py $(ARGS)
