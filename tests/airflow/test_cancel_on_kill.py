@@ -10,6 +10,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelT
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.local import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
+from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
 from tests.engines.kubernetes.process import until
 
 END_S = 30
@@ -72,8 +73,11 @@ def test_an_app_whose_task_left_runs_on(runner, handle, make_thread):
 
 
 def test_a_kill_returns_when_the_app_is_cancelled(runner, handle, make_thread):
-    make_thread(id_of(handle)).fire()
+    """Airflow sends SIGKILL some seconds after SIGTERM, so that nothing can be sent later."""
+    thread = make_thread(id_of(handle))
+    thread.fire()
 
+    assert not thread._thread.is_alive()
     until(lambda: state(runner, handle) is AppState.CANCELLED, END_S, "it is cancelled")
 
 
@@ -123,3 +127,16 @@ def test_the_error_of_the_client_is_kept_for_the_task(make_thread):
     end(thread)
 
     assert isinstance(thread.error, PermissionError)
+
+
+@pytest.mark.parametrize("script", ["true", "exit 3"])
+def test_a_task_that_has_ended_leaves_no_thread(script):
+    """`dag.test()` runs all tasks of a DAG in one process."""
+
+    def count() -> int:
+        return sum(thread.name == "launch-killer" for thread in threading.enumerate())
+
+    before = count()
+    run_task(launch(sh(script)), FakeExecutionApi())
+
+    until(lambda: count() <= before, END_S, "the thread ends")

@@ -140,6 +140,24 @@ def test_a_removal_that_fails_does_not_fail_the_task(monkeypatch) -> None:
     assert is_there(api)
 
 
+def test_an_app_stays_if_its_result_cannot_be_kept_for_a_retry() -> None:
+    """If this worker died now, the next try would find neither the app nor its result."""
+    api = FakeExecutionApi()
+    refused = []
+
+    def refuse(method: str, parts: list[str], body: object) -> None:
+        if (method, parts[0]) == ("PUT", "store") and isinstance(body, dict) and (body["value"] or {}).get("value"):
+            refused.append(body)
+            raise OSError("no more values today")
+
+    api.on_call = refuse
+    ran = run_task(launch(sh(WRITES)), api)
+
+    assert (ran.state, len(refused)) == ("success", 1)
+    assert ran.logged("is kept: its result could not be stored for a retry: ")
+    assert is_there(api)
+
+
 def test_a_wrong_choice_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(Exception, match="on_finish='never' must be one of 'keep', 'delete_succeeded', 'delete'"):
         LaunchAppOperator(task_id="t", app=sh("true"), on_finish="never")

@@ -18,6 +18,7 @@ from airflow_provider_launch.specs.errors import (
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.airflow.plugin import OPENED
 from tests.airflow.support import launch, run_task, sh
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -594,6 +595,12 @@ def test_dry_run_prints_the_request(capsys) -> None:
     launch(sh("echo hello")).dry_run()
 
     assert "echo hello" in capsys.readouterr().out
+
+
+def test_a_dry_run_closes_its_client(engine, api) -> None:
+    launch(sh("x"), launch_conn_id="cluster").dry_run()
+
+    assert [scheduler.closed for scheduler in OPENED] == [1]
 
 
 def test_a_task_that_is_killed_before_its_run_launches_nothing(engine, api) -> None:

@@ -418,6 +418,19 @@ def test_the_configuration_names_the_deployment(monkeypatch: Any) -> None:
     assert deployment_id() == "production"
 
 
+def test_a_deployment_whose_id_cannot_be_read_has_none(monkeypatch: Any, caplog: Any) -> None:
+    """The app starts nevertheless, and is only never cancelled as an orphan."""
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise PermissionError("no access to variables")
+
+    monkeypatch.delenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID")
+    monkeypatch.setattr(Variable, "get", staticmethod(refuse))
+
+    assert deployment_id() == ""
+    assert "could not be read (no access to variables)" in caplog.text
+
+
 def test_the_same_address_is_the_same_deployment(monkeypatch: Any) -> None:
     monkeypatch.delenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID")
     monkeypatch.setattr(Variable, "get", staticmethod(lambda *_, **__: "kept"))

@@ -271,6 +271,16 @@ def test_execution_timeout_is_tried_again(engine, make_api, launched, deferrable
     assert ran.state == "up_for_retry"
 
 
+def test_of_two_equal_limits_the_execution_timeout_counts(make_api, launched) -> None:
+    """Airflow retries after an execution timeout, but not after the timeout of a sensor."""
+    _, xcom = launched
+    task = sensor(xcom["handle"], timeout=1, execution_timeout=timedelta(seconds=1), deferrable=True, retries=3)
+    ran, _ = run_to_end(task, make_api(retries=3))
+
+    assert isinstance(ran.error, AirflowTaskTimeout)
+    assert ran.state == "up_for_retry"
+
+
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 @pytest.mark.parametrize("how", ["soft_fail", "never_fail"])
 def test_execution_timeout_skips_if_asked(engine, api, launched, deferrable, how) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch._task import task_log
+from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog, duration
 from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged
 from airflow_provider_launch.follow.state_tracker import StateTracker
@@ -260,6 +262,17 @@ def test_written_lines_are_not_repeated_by_the_next_part(written: Any) -> None:
     log.write_event(Ended(ended, {}))
 
     assert written() == []
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1], ids=["all", "within a limit"])
+def test_an_app_whose_lines_come_is_not_silent(max_bytes: int | None) -> None:
+    """Also if its lines are not shown, because its log is longer than the limit."""
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress(), limit=LogLimit(max_bytes))
+    silence = SilenceLimit(60.0, log)
+    silence._since = log.last_line_at = time.monotonic() - 100
+    assert "no replica has written a line for 60 s" in silence.exceeded(None, RUNNING)
+    log.write_event(LogLines("worker", 0, [LogLine("step 1\n", Stream.STDOUT)] * 3))
+    assert silence.exceeded(None, RUNNING) == ""
 
 
 def test_exit_codes_of_many_replicas_are_counted(log: TaskLog, written: Any) -> None:

@@ -110,6 +110,24 @@ def test_a_field_that_cannot_be_used_is_named(conn_type: str, fields: dict[str, 
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("assume_role_kwargs", "set external_id, role_session_name"),
+        ("session_kwargs", "set profile_name"),
+        ("s3_config_file", "set profile_name; AWS_CONFIG_FILE names another file"),
+        ("aws_iam_role", "set role_arn"),
+        ("assume_role_with_saml", "install apache-airflow-providers-amazon"),
+    ],
+)
+def test_an_extra_of_aws_in_a_launch_connection_is_refused_with_the_fix(name: str, cure: str) -> None:
+    """Users copy the extras of their connection of type aws; an ignored role would launch as another user."""
+    with pytest.raises(
+        InvalidAppError, match=f"'c': the extra '{name}' exists only in connections of type aws; {cure}"
+    ):
+        params("launch_aws_batch", extra={name: "hush"})
+
+
 def test_a_launch_connection_names_another_one_and_overrides_it() -> None:
     own = Definition("own", "kubernetes", {"namespace": "team", "cluster_context": "prod"})
     extra = {"kubernetes_conn_id": "own", "namespace": "other", "locked": ["security"], "security": "restricted"}

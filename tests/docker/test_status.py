@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_launch.schedulers.docker.containers import (
     App,
     Container,
+    DamagedError,
     Detail,
     Plan,
     apps_in,
@@ -569,6 +570,21 @@ def test_an_answer_is_repeated_only_while_nothing_can_change_it(limit_s, change,
     assert is_lasting(engine.app()) is lasting
     engine.mark("cancel", created=200)
     assert not is_lasting(engine.app())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"services": "main"}, {"services": {"main": 1}}, {"roles": []}, {"roles": [["main", -1, "REPLICA", 0]]}],
+    ids=str,
+)
+def test_a_plan_with_wrong_values_is_damaged(change: dict[str, Any]) -> None:
+    """Another program may have written the label; a text as services would contain each role whose name is in it."""
+    engine = one()
+    engine.plan = json.dumps({**json.loads(engine.plan), **change})
+    engine.rows[0]["Labels"][Label.PLAN] = engine.plan
+
+    with pytest.raises(DamagedError, match=f"label {Label.PLAN} of container 'c0' cannot be read"):
+        Plan.of(engine.app())
 
 
 # ---- services --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Follower, LogGap, LogLines
+from airflow_provider_launch.follow import Follower, LogGap, LogLines, log_reader
 from airflow_provider_launch.follow import log_positions as log_queue
 from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
@@ -106,6 +106,24 @@ def test_a_stream_that_is_cut_continues_where_it_stopped(engine, app_id, follow)
 
     assert len(engine.opened) > 2
     assert texts(events) == [f"{number}\n" for number in range(4)]
+
+
+def test_a_stream_that_is_cut_a_thousand_times_is_opened_again(engine, app_id, follow, monkeypatch) -> None:
+    """The pause doubles with each cut of a silent program; a power that grows without a limit is an error."""
+    monkeypatch.setattr(log_reader, "_CUT_S", 0.0)
+    follower = follow()
+    engine.write(app_id, "worker", 0, "zero\n")
+    shown(follower, "zero\n")
+
+    def of_first() -> list[Any]:
+        return [stream for stream in engine.opened if stream._k == 0]
+
+    for number in range(1100):
+        until(lambda wanted=number: len(of_first()) > wanted, pause_s=0.001)
+        of_first()[number].cut()
+    engine.write(app_id, "worker", 0, "one\n")
+
+    assert texts(shown(follower, "one\n")) == ["one\n"]
 
 
 def test_an_app_without_a_stream_is_read(engine, scheduler, app_id, follow, monkeypatch) -> None:

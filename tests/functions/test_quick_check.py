@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.functions import quick_check
 from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -60,6 +61,14 @@ def test_it_accepts_nothing_that_is_refused(
 
 def test_methods_are_left_to_the_complete_check(module_of: Any) -> None:
     assert not surely_travels(module_of("class K:\n    def m(self):\n        return 1\n").K.m)
+
+
+def test_only_the_last_file_is_cached(module_of: Any) -> None:
+    """A DAG processor imports thousands of files, each some functions after the other."""
+    for number in range(3):
+        assert surely_travels(while_read(module_of(KINDS["constants"][0], f"dag_{number}.py").f))
+
+    assert [Path(path).name for path in quick_check._READ] == ["dag_2.py"]
 
 
 @pytest.mark.parametrize(

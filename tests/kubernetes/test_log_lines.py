@@ -160,6 +160,18 @@ def test_lines_are_whole_wherever_the_pieces_end(size):
     assert [*split(text[at : at + size] for at in range(0, len(text), size))] == [b"a\n", b"\n", b"b\r\n", b"c"]
 
 
+def test_memory_does_not_grow_with_the_seconds_of_a_log():
+    """A follower reads one answer for days, and each line may have another second."""
+    parser = StampedLines({})
+    tracemalloc.start()
+    try:
+        for second in range(20_000):
+            parser.feed(stamp((NOW + second) * 10**9) + b"x\n")
+        assert tracemalloc.get_traced_memory()[0] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_does_not_grow_with_a_line_without_end():
     parser, piece, lines = StampedLines({}), b"x" * 64 * 1024, []
     tracemalloc.start()

@@ -588,6 +588,21 @@ def test_an_end_that_cannot_be_written_concerns_its_app_only(
     assert "rebooted" in scheduler.describe(damaged.name).msg
 
 
+# ---- apps of another host --------------------------------------------------------------------------------------------
+
+
+def test_an_app_of_another_host_is_not_judged_here(scheduler: LocalScheduler) -> None:
+    """The root may be a network disk; without processes the app would look as if its supervisor had died."""
+    path = on_record(scheduler)
+    with_app(host="elsewhere", boot_id="another")(path)
+    with_state(state="RUNNING", final=False, replicas=[{**REPLICA, "phase": Phase.RUNNING.value}])(path)
+    found = scheduler.describe(path.name)
+
+    assert found.state is AppState.RUNNING
+    assert found.msg.startswith("launched on host elsewhere, this is ")
+    assert not (path / "supervisor.log").exists()
+
+
 # ---- supervisors that cannot be started ------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_launch.pipelines.catalog import CatalogError, Earlier, RunCatalog, copy_project
+from airflow_provider_launch.pipelines.folders import FolderError
 
 
 class Files:
@@ -84,6 +85,20 @@ def test_an_attempt_that_stores_nothing_leaves_nothing(files: Files) -> None:
 
     with pytest.raises(CatalogError, match="there are nothing"):
         files.get("read", make=1)
+
+
+def test_an_attempt_whose_files_cannot_all_be_stored_leaves_nothing(files: Files) -> None:
+    """Files of two attempts would mix, and the next task would read them."""
+    files.put("make", a="first", b="first")
+    files.put("other", c="other")
+    folder = files.folder()
+    (folder / "a").write_text("second")
+    (folder / "z").symlink_to("../../secret")
+    (files.path / "secret").write_text("secret")
+    with pytest.raises(FolderError, match="'z' is a link that leads out"):
+        files.catalog("make").put(["*"], folder)
+
+    assert files.get("next", make=1, other=2) == {"c": "other"}
 
 
 def test_another_task_keeps_its_file_of_the_same_name(files: Files) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from airflow_provider_launch.pipelines.attempt import Attempt
 from airflow_provider_launch.pipelines.catalog import CatalogError
 from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.model import Catalog, Return, TaskStep
-from airflow_provider_launch.pipelines.records import KEY
+from airflow_provider_launch.pipelines.records import KEY, MAX_ATTEMPTS, MAX_BYTES, appended
 
 LAUNCHED = {"state": "intent", "attempt": 0, "app_id": "a", "spec_hash": "", "identity": "", "clear_number": 0}
 
@@ -158,3 +159,36 @@ def test_an_object_of_a_task_whose_folder_is_unknown_is_an_error(task):
     task.store[KEY][-1]["data_dir"] = "/elsewhere"
     with pytest.raises(CatalogError, match="no folder of this task"):
         task.resume().store_files()
+
+
+# ---- the size of the records -----------------------------------------------------------------------------------------
+
+
+def record(number: int, **fields: Any) -> dict[str, Any]:
+    return {"started": str(number), "parameters": {}, "returned": {}, "catalog": [], **fields}
+
+
+def size(records: object) -> int:
+    return len(json.dumps(records))
+
+
+def test_the_oldest_attempts_lose_their_values_and_are_then_dropped() -> None:
+    """The store of Airflow has a limit, and the last attempt matters most."""
+    stored: list[dict[str, Any]] = []
+    for number in range(MAX_ATTEMPTS + 5):
+        stored = appended(stored, record(number, parameters={"x": "x" * 2000}))
+    assert [one["started"] for one in stored] == [str(number) for number in range(5, MAX_ATTEMPTS + 5)]
+    assert stored[0]["parameters"] == {}
+    assert stored[-1]["parameters"] == {"x": "x" * 2000}
+    assert size(stored) <= MAX_BYTES
+
+    stored = appended(stored, record(99, error="x" * (MAX_BYTES - 1000)))
+    assert len(stored) > 1
+    assert size(stored) <= MAX_BYTES
+    assert stored[-1]["error"]
+
+
+def test_the_last_attempt_is_kept_whatever_its_size() -> None:
+    stored = appended([record(0)], record(1, error="x" * 2 * MAX_BYTES, parameters={"x": 1}))
+
+    assert [(one["started"], one["parameters"]) for one in stored] == [("1", {})]

@@ -138,6 +138,13 @@ def test_a_base_behind_the_link_of_another_user_is_refused(tmp_path):
         private_folder(tmp_path / "base", is_volume=False)
 
 
+def test_a_base_that_cannot_exist_yet_is_of_no_other_user(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    for base in (tmp_path / "later" / "base", tmp_path / "file" / "base"):
+        refuse_shared(base)
+
+
 def test_new_folders_are_closed_to_other_users(tmp_path):
     make_dirs(tmp_path / "a" / "b")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -18,12 +19,15 @@ def recorded(monkeypatch):
 
 
 def test_a_call_is_measured_and_recorded(recorded):
+    start = time.perf_counter(), time.process_time()
     with log_event("status", "local", "app-1") as logged:
         logged.event.app_image = "image"
+    wall_s, cpu_s = time.perf_counter() - start[0], time.process_time() - start[1]
 
     (event,) = recorded
     assert (event.api, event.scheduler, event.app_id, event.app_image) == ("status", "local", "app-1", "image")
-    assert event.wall_time_usec >= 0
+    assert 0 <= event.wall_time_usec <= wall_s * 1e6
+    assert 0 <= event.cpu_time_usec <= cpu_s * 1e6
     assert event.start_epoch_time_usec > 0
     assert event.exception_type is None
 

@@ -369,6 +369,15 @@ def test_the_answer_of_a_proxy_has_one_limit(serve, act):
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * MB
 
 
+def test_an_empty_header_is_refused_before_the_time_limit(serve):
+    def act(connection: socket.socket) -> None:
+        connection.sendall(b"\r\n\r\n")
+        connection.recv(1)
+
+    with pytest.raises(OSError, match="not an HTTP response"):
+        follow_by_proxy(serve(act))
+
+
 def test_a_log_is_opened_through_a_proxy(serve):
     asked: list[bytes] = []
 

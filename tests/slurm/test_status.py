@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
-from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record, parse_attempts, parse_observation
+from airflow_provider_launch.schedulers.slurm.records import (
+    Attempt,
+    Job,
+    Record,
+    parse_accounts,
+    parse_attempts,
+    parse_observation,
+)
 from airflow_provider_launch.schedulers.slurm.request import build_request
 from airflow_provider_launch.schedulers.slurm.status import (
     ENDS,
     LIVE,
     Standing,
+    accounted,
     response_from,
     standing,
     until_stopped,
@@ -100,6 +108,33 @@ def test_an_end_counts_only_when_replicas_on_lost_nodes_have_stopped(word, codes
 
     assert found.state is state
     assert ("1 of its replicas" in found.msg) == (state is AppState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("rows", "record", "expected"),
+    [
+        (["a|TIMEOUT|launch:hash:instance:n1"], CLAIMED, (AppState.FAILED, "TIMEOUT")),
+        (["a|CANCELLED by 0|launch:hash:instance:n1 note"], CLAIMED, (AppState.CANCELLED, "CANCELLED")),
+        # The job of another submission, of another app with the same id, and of another program.
+        (["a|TIMEOUT|launch:hash:instance:n2"], CLAIMED, (AppState.FAILED, "lost")),
+        (["a|TIMEOUT|launch:hash:other:n1"], CLAIMED, (AppState.FAILED, "lost")),
+        (["a|TIMEOUT|", "a|TIMEOUT|nightly"], CLAIMED, (AppState.FAILED, "lost")),
+        # Without a claim each job of the app counts, first the one that was not cancelled.
+        (
+            ["a|CANCELLED by 0|launch:hash:instance:n1", "a|OUT_OF_MEMORY|launch:hash:instance:n2"],
+            {},
+            (AppState.FAILED, "OUT_OF_MEMORY"),
+        ),
+        (["a|RUNNING|launch:hash:instance:n1"], CLAIMED, (AppState.FAILED, "lost")),
+        (["a|TIMEOUT|launch:hash:instance:n1"], {"cancelled": True}, (AppState.FAILED, "lost")),
+    ],
+)
+def test_the_end_of_a_forgotten_job_is_that_of_its_own_account(rows, record, expected) -> None:
+    """Other jobs of the cluster may have the same name."""
+    lost = Standing(AppState.FAILED, "lost")
+    found = accounted(lost, Record("a", "1", **record), "hash:instance", parse_accounts("\n".join(rows)))
+
+    assert (found.state, found.reason) == expected
 
 
 def test_a_waiting_app_shows_why_and_until_when() -> None:
