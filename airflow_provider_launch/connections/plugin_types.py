@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ CONNECTIONS_GROUP = "airflow_provider_launch.connections"
 
 def plugin_types() -> dict[str, EntryPoint]:
     """Return the types by name; nothing is imported."""
+    return _types_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _types_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:  # noqa: ARG001 - what is found depends on it
+    # Each search reads all installed distributions, and each task and trigger asks for its connection.
     return entrypoints.find(CONNECTIONS_GROUP)
 
 

@@ -7,6 +7,10 @@ import inspect
 import itertools
 import re
 import textwrap
+import threading
+
+# Python 3.11 raises a SystemError if two threads parse at the same time: https://github.com/python/cpython/issues/106905
+_PARSES = threading.Lock()
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
@@ -27,7 +31,8 @@ def field_docstrings(cls: type) -> dict[str, str]:
 
 def _own_docstrings(cls: type) -> dict[str, str]:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        with _PARSES:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     # Classes created at run time have no source, or only the source of the call that created them.
     except (OSError, TypeError, SyntaxError, IndexError):
         return {}

@@ -110,7 +110,7 @@ def test_a_plug_in_connection_locks_too(define) -> None:
     with pytest.raises(InvalidRunConfigException, match="locked by connection"):
         hook.merged_cfg({"user": "0"})
     with pytest.raises(InvalidAppError, match="extra 'locked' must be a list of names"):
-        _ = define("launch", scheduler="docker", locked="user").options
+        _ = define("launch", scheduler="docker", locked=5).options
 
 
 # ---- programs in a kubeconfig ----------------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ def dryrun(given: AppDef, backend: str) -> AppDryRunInfo[Any]:
         given.roles[0].image = "busybox"
         return AppDryRunInfo(docker.build_request(given, DockerOpts(), "app-1", {}, []), docker.format_request)
     if backend == "kubernetes":
+        given.roles[0].image = "busybox"
         return AppDryRunInfo(kubernetes.build_request(given, KubernetesOpts(), "app-1", {}), format_kubernetes)
     if backend == "aws_batch":
         return AppDryRunInfo(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.images import Images
+from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
@@ -38,7 +38,7 @@ def host(tmp_path, monkeypatch):
 
 def login(repository: str, **options: Any) -> dict[str, Any]:
     """Return the login that is sent to the engine for a pull."""
-    headers = Images(None, DockerConnection(**options)).auth_headers(repository)  # type: ignore[arg-type] # no request
+    headers = Engine(DockerConnection(host="unix:///nowhere", **options)).images.auth_headers(repository)
     return json.loads(base64.urlsafe_b64decode(headers["X-Registry-Auth"])) if headers else {}
 
 

@@ -140,6 +140,7 @@ def test_logins_of_this_host_are_not_sent_in_clear(monkeypatch):
     monkeypatch.setattr("docker.auth.load_config", lambda *_: pytest.fail("read"))
 
     assert connect_builds("tcp://127.0.0.1:1")._push_headers("registry.test/a") == {"X-Registry-Auth": "e30="}
+    assert Engine(DockerConnection(host="tcp://127.0.0.1:1")).images.auth_headers("registry.test/a") == {}
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def _refuse_other_types(request: AppRequest[Any]) -> None:
         raise UntrustedError("arguments are not a list")
     texts = [request.app_id, request.name, request.spec_hash, *request.ports]
     for role in request.roles:
-        texts += [role.name, role.slug, role.entrypoint, *role.args]
+        texts += [role.name, role.slug, role.entrypoint or "", *role.args]
         texts += [text for env in (role.env, role.copied_env) for pair in env.items() for text in pair]
     if not all(isinstance(text, str) for text in texts):
         raise UntrustedError("a text has another type")

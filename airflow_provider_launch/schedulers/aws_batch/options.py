@@ -113,7 +113,7 @@ class AwsBatchOpts(StructuredOpts):
     queue: Optional[str] = None
     """Job queue, by name or ARN. Required, here or in the connection."""
 
-    job_definition: Optional[str] = None
+    job_definition: Optional[str] = field(default=None, metadata=LATER)
     """An existing job definition of a container, by name, `name:revision` or ARN. Its image, resources, variables,
     volumes, roles and other properties are the defaults of every role; the command is that of the role. The dry run
     reads it. The app registers its own definition all the same, because the first revision of that is its claim."""

@@ -108,7 +108,7 @@ class AwsBatchRequest:
     @cached_property
     def spec_hash(self) -> str:
         """Hash of app and options."""
-        return self.given_hash or spec_hash(self.app_def, as_hashed(self.opts))
+        return self.given_hash or spec_hash(self.app_def, self.opts)
 
     @cached_property
     def layout(self) -> Layout:
@@ -177,14 +177,6 @@ class AwsBatchRequest:
         if opts.priority is not None:
             found["schedulingPriorityOverride"] = opts.priority
         return found
-
-
-def as_hashed(opts: AwsBatchOpts) -> dict[str, Any]:
-    """Return the options without those that earlier releases did not have and that are not set.
-
-    A retry after an upgrade must find the app that the older release launched.
-    """
-    return {name: value for name, value in opts.items() if name != "job_definition" or value is not None}
 
 
 def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:

@@ -42,12 +42,7 @@ from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
-from airflow_provider_launch.schedulers.aws_batch.request import (
-    AwsBatchRequest,
-    as_hashed,
-    build_request,
-    format_request,
-)
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
 from airflow_provider_launch.schedulers.aws_batch.status import (
     CANCELLED,
     Action,
@@ -134,7 +129,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             app_with_defaults(app, definition), options_with_defaults(opts, definition), app_id=app_id
         )
         # A new object, because the request has cached its hash.
-        request = dataclasses.replace(info.request, given_hash=spec_hash(app, as_hashed(opts)))
+        request = dataclasses.replace(info.request, given_hash=spec_hash(app, opts))
         return AppDryRunInfo(request, self._format_request)
 
     def _build_request(self, app: AppDef, opts: AwsBatchOpts, app_id: str) -> AwsBatchRequest:

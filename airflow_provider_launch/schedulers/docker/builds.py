@@ -115,23 +115,10 @@ class Builds:
             return False
 
     def _push_headers(self, repository: str) -> dict[str, str]:
-        """Return the login of the connection, else of `docker login` on this host, else an empty one."""
-        from docker.auth import encode_header, load_config, resolve_repository_name
+        from docker.auth import encode_header
 
-        headers = self._images.auth_headers(repository)
-        if headers:
-            return headers
-        if self._wire.is_plaintext:
-            # Logins of this host must not be sent over an unencrypted connection.
-            return {"X-Registry-Auth": encode_header({}).decode()}
-        try:
-            server, _ = resolve_repository_name(repository)
-            found = load_config().resolve_authconfig(server) or {}
-        except Exception as error:  # noqa: BLE001 - the file, or the program that keeps passwords, of this host
-            log.warning("the logins of `docker login` on this host cannot be read: %s", error)
-            found = {}
         # The engine refuses a push without this header, even if the registry needs no login.
-        return {"X-Registry-Auth": encode_header(found).decode()}
+        return self._images.auth_headers(repository) or {"X-Registry-Auth": encode_header({}).decode()}
 
     def _registry_config(self) -> dict[str, str]:
         """Return the header with the login that a build uses to pull base images."""

@@ -132,10 +132,13 @@ class Images:
         )
 
     def auth_headers(self, repository: str) -> dict[str, str]:
-        """Return the login header for the registry of a repository; empty if the credentials belong to another one.
+        """Return the header with the login for the registry of a repository; empty if there is none.
+
+        The login is that of the connection, else of `docker login` on this host.
 
         Raises:
             InvalidAppError: the name is not a valid repository.
+            SchedulerRejectedError: a credential helper of this host fails.
         """
         from docker.auth import encode_header, resolve_index_name, resolve_repository_name
         from docker.errors import InvalidRepository
@@ -151,7 +154,8 @@ class Images:
         # The password of one registry is not sent to another.
         is_theirs = server.lower() == ("docker.io" if registry in _HUB_NAMES else registry)
         if not (connection.registry_username and is_theirs):
-            login = _login_of_host(server)
+            # Logins of this host must not be sent over an unencrypted connection.
+            login = {} if self._wire.is_plaintext else _login_of_host(server)
             return {"X-Registry-Auth": encode_header(login).decode()} if login else {}
         login = {
             "username": connection.registry_username,

@@ -22,6 +22,7 @@ from tests.contract.broken.defects import Threads, caught_by
     "test_policy_that_is_not_offered_is_refused[REPLICA]",
     "test_policy_that_is_not_offered_is_refused[APPLICATION]",
     "test_policy_that_is_not_offered_is_refused[ROLE]",
+    "test_program_of_the_image_is_accepted_or_refused",
 )
 class DropsWishes(Threads):
     def _refuse_unsupported(self, app: AppDef) -> None:

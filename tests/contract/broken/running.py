@@ -443,6 +443,13 @@ class ForgetsTheResult(Local):
         return None
 
 
+@caught_by("test_result_of_a_failed_app_is_handed_back")
+class ForgetsTheResultOfAFailure(Local):
+    def result(self, app_id: str) -> Any:
+        found = self.describe(app_id)
+        return None if found and found.state is AppState.FAILED else super().result(app_id)
+
+
 @caught_by("test_result_is_that_of_the_first_replica")
 class HandsBackTheLatestDocument(Local):
     """Every replica may write one."""
