@@ -31,7 +31,7 @@ def connection(docker_engine, monkeypatch):
 
 @pytest.fixture
 def clean(docker_engine, unique):
-    """Remove the containers and volumes of a test; TorchX leaves both."""
+    """Remove the containers and volumes of a test; TorchX leaves both, and a network that parallel tests share."""
     yield
     for container in docker_engine.client.containers.list(all=True, filters={"name": unique}):
         container.remove(force=True)
