@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow.sdk import DAG
 
 from tests.airflow.conftest import no_masks
 from tests.airflow.support import FakeExecutionApi, Ran, run_to_end
+from tests.coming.peer_env import python_of
 
 COMING_FROM = Path(__file__).resolve().parents[2] / "docs" / "coming-from"
 __all__ = ["no_masks"]
@@ -22,18 +24,28 @@ _BLOCK = re.compile(r"^```py\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 class Moves:
     """Tasks of the pages, and of tests; each runs in Airflow's task runner."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
     def of_page(self, page: str, replaced: dict[str, str]) -> list[Any]:
         """Return the task before and the task after, with texts of the page replaced by those of the engine."""
-        tasks = []
+        return [task for dag in self.dags_of_page(page, replaced) for task in dag.tasks]
+
+    def dags_of_page(self, page: str, replaced: dict[str, str] | None = None) -> list[DAG]:
+        """Return the DAG of each Python block of the page."""
+        dags = []
         source = (COMING_FROM / f"{page}.md").read_text(encoding="utf-8")
-        for text, value in replaced.items():
+        for text, value in (replaced or {}).items():
             source = source.replace(f'"{text}"', f'"{value}"')
-        for block in _BLOCK.findall(source):
-            names: dict[str, Any] = {"__name__": f"page_{page.replace('-', '_')}"}
-            exec(compile(block, page, "exec"), names)
+        for number, block in enumerate(_BLOCK.findall(source)):
+            # A task for another interpreter reads its source again.
+            file = self.folder / f"page_{page.replace('-', '_')}_{number}.py"
+            file.write_text(block, encoding="utf-8")
+            names: dict[str, Any] = {"__name__": file.stem, "__file__": str(file)}
+            exec(compile(block, str(file), "exec"), names)
             (dag,) = (one for one in names.values() if isinstance(one, DAG))
-            tasks += dag.tasks
-        return tasks
+            dags.append(dag)
+        return dags
 
     def run(self, task: Any) -> tuple[Ran, Any]:
         """Run a task to its end; return how it ended, and its value."""
@@ -43,8 +55,14 @@ class Moves:
 
 
 @pytest.fixture
-def moves() -> Moves:
-    return Moves()
+def moves(tmp_path: Path) -> Moves:
+    return Moves(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def peer_python(checkout: Path) -> Callable[[str], Path]:
+    """Return the interpreter of a peer that has an environment of its own."""
+    return lambda peer: python_of(peer, checkout)
 
 
 @pytest.fixture
