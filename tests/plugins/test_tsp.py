@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
-from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing import SchedulerContract
+from tests.plugins.queue_engine import QueueEngine
 from tests.support import app_folders
-from tests.support.local import command_lines_below, lock_holder
 
 REAL = shutil.which("tsp") or ""
 pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
 
 
-class TspEngine(Engine):
+class TspEngine(QueueEngine):
     def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
+        super().__init__(folder)
         self.socket = str(folder / "socket")
-        self.bin = folder / "bin"
-        self.bin.mkdir()
-        self._count = folder / "commands"
-        self._count.touch()
-        counted = self.bin / "tsp"
-        counted.write_text(f'#!/bin/sh\nprintf x >> {self._count}\nexec {REAL} "$@"\n')
-        counted.chmod(0o755)
+        self.counted(REAL)
 
     def tsp(self, *args: str) -> str:
         done = subprocess.run(
@@ -44,36 +36,8 @@ class TspEngine(Engine):
         )
         return done.stdout
 
-    def requests(self) -> int:
-        return self._count.stat().st_size
-
-    def alive(self, app_id: str) -> int:
-        lines = command_lines_below(self.root / "apps" / app_id).values()
-        return sum(b"bare.py" not in line for line in lines)
-
-    def starts(self, app_id: str) -> int:
-        return len(list((self.root / "apps" / app_id / "run").rglob("pid")))
-
-    def left(self, app_id: str) -> int:
-        return app_folders.left(self.root, app_id) + self.tsp("-l").count(f"[{app_id}]")
-
-    def give_up(self, app_id: str, role: str) -> bool:
-        supervisor = lock_holder(self.root / "apps" / app_id / "lock")
-        assert supervisor
-        os.kill(supervisor, signal.SIGKILL)
-        return True
-
-    def damaged(self, app_id: str) -> AbstractContextManager[None]:
-        return app_folders.damaged(self.root, app_id)
-
-    def inflated(self, app_id: str) -> AbstractContextManager[None]:
-        return app_folders.inflated(self.root, app_id)
-
-    def forged(self, app_id: str) -> AbstractContextManager[None]:
-        return app_folders.forged(self.root, app_id, "app.json", "state.json", "lock", "cancel")
-
-    def cut_off(self) -> AbstractContextManager[None]:
-        return app_folders.unreadable(self.root)
+    def listed(self, app_id: str) -> int:
+        return self.tsp("-l").count(f"[{app_id}]")
 
 
 class TestTsp(SchedulerContract):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md"))
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"Save (?:it|this) as `(\w+\.py)`[^\n]*\n\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 _REPO = "airflow-provider-launch/airflow-provider-launch"
 OURS = (f"https://github.com/{_REPO}/blob/main/", f"https://raw.githubusercontent.com/{_REPO}/main/")
@@ -32,16 +34,22 @@ def anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
-    """Blocks run in the order of the page, in one namespace."""
+    """Blocks run in the order of the page, in one namespace; those that the reader saves run alone, as modules."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAUNCH_HOME", str(tmp_path / "launch"))
+    monkeypatch.syspath_prepend(tmp_path)
     namespace = {"__name__": "docs"}
+    saved = dict(SAVED.findall((ROOT / page).read_text(encoding="utf-8")))
+    for name, block in saved.items():
+        (tmp_path / name).write_text(block, encoding="utf-8")
 
     for number, block in enumerate(blocks(page, "python"), 1):
         # A file, because functions of a block may travel with their source.
         file = tmp_path / f"{page.replace('/', '-')}-block-{number}.py"
         file.write_text(block, encoding="utf-8")
-        exec(compile(block, str(file), "exec"), namespace)
+        exec(compile(block, str(file), "exec"), {"__name__": "docs"} if block in saved.values() else namespace)
+    for name in saved:
+        sys.modules.pop(name.removesuffix(".py"), None)
 
     told = {
         "docs/core.md": "hello from 0\nhello from 1\n",
