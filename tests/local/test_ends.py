@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, SchedulerRejectedError
+from tests.contract.signals import COUNTS, UP, terms
 from tests.support.apps import until
 from tests.support.local import Apps, processes_below, sh
 
@@ -141,3 +142,17 @@ def test_unwritable_root_shows_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(SchedulerRejectedError, match="choose another root"):
         Apps(scheduler, tmp_path).start(sh("true"))
+
+
+def test_cancel_sends_term_once_to_each_process(apps: Apps) -> None:
+    """A second one would interrupt a program that writes its checkpoint after the first."""
+    app_id = apps.start(sh(COUNTS), grace_s=60)
+    until(lambda: {*apps.lines(app_id)} >= UP)
+    apps.another().cancel(app_id)
+    until(lambda: terms(apps.lines(app_id), "parent"))
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id, timeout_s=120).state is AppState.CANCELLED
+    lines = apps.lines(app_id)
+    assert terms(lines, "parent") == ["parent TERM 1\n"]
+    assert terms(lines, "child") == ["child TERM 1\n"]
