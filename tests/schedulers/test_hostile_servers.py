@@ -15,6 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from airflow_provider_launch.schedulers.aws_batch.access import make_clients
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, LostAnswerError
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.schedulers.docker import wire as docker_wire
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
@@ -393,3 +396,25 @@ def test_a_log_is_opened_through_a_proxy(serve):
         assert answer.first in {b"", b"line\n"}
     assert asked[0] == b"CONNECT engine:2375 HTTP/1.1\r\nHost: engine:2375\r\n\r\n"
     assert asked[1].startswith(b"GET /log HTTP/1.1\r\nHost: engine\r\n")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda aws: aws.describe(["j"]),
+        lambda aws: aws.active("d"),
+        lambda aws: [*aws.jobs_named("q", "n")],
+        lambda aws: aws.queue("q"),
+        lambda aws: aws.register({"jobDefinitionName": "d", "type": "container"}),
+        lambda aws: aws.submit({"jobName": "n", "jobQueue": "q", "jobDefinition": "d"}),
+    ],
+    ids=["jobs", "definitions", "list", "queue", "revision", "submission"],
+)
+def test_an_answer_of_aws_without_its_fields_is_an_outage(serve, ask):
+    """botocore returns it like a complete one, and an error about one app would not be tried again."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    address = serve(lambda c: c.sendall(answer))
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    where = AwsBatchConnection(region_name="us-east-1", endpoint_url=f"http://{address}", **keys)
+    with contextlib.closing(Aws(where, make_clients)) as aws, pytest.raises(LostAnswerError, match="the answer of AWS"):
+        ask(aws)

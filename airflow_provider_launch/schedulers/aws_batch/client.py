@@ -103,6 +103,8 @@ class Aws:
         """
         # Real Batch answers 404 and 409 to simultaneous registrations.
         found = self._repeated(lambda: self._batch("register_job_definition", **arguments), {404, 409})
+        if "revision" not in found:
+            raise _incomplete("register_job_definition", "revision")
         return int(found["revision"])
 
     def deregister(self, name: str, revision: int) -> None:
@@ -122,21 +124,21 @@ class Aws:
         wanted = [f"{name}:1" for name in names]
         found = []
         for at in range(0, len(wanted), _IDS):
-            answer = self._batch("describe_job_definitions", jobDefinitions=wanted[at : at + _IDS])
-            found += [one for one in answer["jobDefinitions"] if one.get("status") == "ACTIVE"]
+            shown = self._rows("describe_job_definitions", "jobDefinitions", jobDefinitions=wanted[at : at + _IDS])
+            found += [one for one in shown if one.get("status") == "ACTIVE"]
         return found
 
     def existing(self, name: str) -> dict[str, Any] | None:
         """Return the definition with this ARN or `name:revision`, or the newest active one with this name, or None."""
         if ":" not in name:
             return next(reversed(self.active(name)), None)
-        found = self._batch("describe_job_definitions", jobDefinitions=[name])["jobDefinitions"]
+        found = self._rows("describe_job_definitions", "jobDefinitions", jobDefinitions=[name])
         return next((one for one in found if one.get("status") == "ACTIVE"), None)
 
     def is_inactive(self, name: str, revision: int) -> bool:
         """Return whether a revision is inactive; False if it is not shown yet."""
-        answer = self._batch("describe_job_definitions", jobDefinitions=[f"{name}:{revision}"])
-        return any(one.get("status") == "INACTIVE" for one in answer["jobDefinitions"])
+        found = self._rows("describe_job_definitions", "jobDefinitions", jobDefinitions=[f"{name}:{revision}"])
+        return any(one.get("status") == "INACTIVE" for one in found)
 
     def all_active(self) -> Iterator[dict[str, Any]]:
         """Yield all active definitions of the account and Region."""
@@ -155,6 +157,8 @@ class Aws:
         client = self.clients.submit
         # After a registration Batch may not know the definition for some seconds.
         answer = self._repeated(lambda: self._call(client, self._batch_bucket, "submit_job", arguments), {404, 429})
+        if "jobId" not in answer:
+            raise _incomplete("submit_job", "jobId")
         return str(answer["jobId"])
 
     def submit_nothing(self, queue: str, definition: str) -> None:
@@ -167,7 +171,7 @@ class Aws:
         wanted = list(dict.fromkeys(ids))
         found: dict[str, dict[str, Any]] = {}
         for at in range(0, len(wanted), _IDS):
-            for job in self._batch("describe_jobs", jobs=wanted[at : at + _IDS])["jobs"]:
+            for job in self._rows("describe_jobs", "jobs", jobs=wanted[at : at + _IDS]):
                 found[job["jobId"]] = job
         return found
 
@@ -196,7 +200,7 @@ class Aws:
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """Return the queue; None if it does not exist."""
-        queues: list[dict[str, Any]] = self._batch("describe_job_queues", jobQueues=[name])["jobQueues"]
+        queues = self._rows("describe_job_queues", "jobQueues", jobQueues=[name])
         return queues[0] if queues else None
 
     def front_of_queue(self, queue: str) -> list[str]:
@@ -256,11 +260,14 @@ class Aws:
     def _batch(self, operation: str, **arguments: Any) -> dict[str, Any]:
         return self._call(self.clients.batch, self._batch_bucket, operation, arguments)
 
+    def _rows(self, operation: str, key: str, **arguments: Any) -> list[dict[str, Any]]:
+        return _rows_in(operation, self._batch(operation, **arguments), key)
+
     def _pages(self, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         token: str | None = None
         while True:
             answer = self._batch(operation, **arguments, **({"nextToken": token} if token else {}))
-            yield from answer[key]
+            yield from _rows_in(operation, answer, key)
             token = answer.get("nextToken")
             if not token:
                 return
@@ -294,6 +301,18 @@ class Aws:
             except ValueError as error:
                 raise _unreached(operation, error) from error
         return answer
+
+
+def _rows_in(operation: str, answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    if key not in answer:
+        raise _incomplete(operation, key)
+    rows: list[dict[str, Any]] = answer[key]
+    return rows
+
+
+def _incomplete(operation: str, key: str) -> LostAnswerError:
+    """Return the error about an answer without a field; an answer that was cut off has status 200 and no fields."""
+    return LostAnswerError(f"cannot {operation}: the answer of AWS has no {key!r}; try again later")
 
 
 def _translated(operation: str, error: Any) -> LaunchError:
