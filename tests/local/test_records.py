@@ -704,6 +704,21 @@ def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_
     assert not thread.is_alive(), "it hangs"
 
 
+def test_a_new_line_makes_only_the_app_that_it_names_out_of_date(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_text("one RUNNING\n")
+    found = observed.Observed(str(tmp_path), lambda _: True)
+    found.forget_changed()
+    for app_id in ("one", "two"):
+        found.keep(app_id, DescribeAppResponse(app_id))
+    with journal.open("a") as file:
+        file.write("two RUNNING\n")
+    found.forget_changed()
+
+    assert found.get("one") is not None
+    assert found.get("two") is None
+
+
 def test_a_journal_of_line_ends_is_not_read(tmp_path: Path, monkeypatch) -> None:
     """A program writes a million of them before each poll of all apps."""
     journal = tmp_path / "journal"

@@ -52,12 +52,12 @@ def plugin(tmp_path_factory, monkeypatch):
 
 
 FILE = """
-    executor: {type: recording, config: {queue: day, placeholders: {urgent: {priority: 9}}}}
+    executor: {type: recording, config: {queue: day, env: {mode: fast}, placeholders: {urgent: {priority: 9}}}}
     parameters: {x: 1, xs: [a, b]}
     dag:
       start_at: foreign
       steps:
-        foreign: {type: task, command_type: shell, command: test "$x" = 1, returns: [seen], next: m}
+        foreign: {type: task, command_type: shell, command: test "$x-$mode" = 1-fast, returns: [seen], next: m}
         m:
           type: map
           iterate_on: xs
