@@ -1,0 +1,82 @@
+"""`dist.ddp` with real torchrun: arguments whose effect only a run shows. The programs start quickly without torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs import AppState, Workspace
+from airflow_provider_launch.specs.handles import parse_app_handle
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.engine("torch"), pytest.mark.engine("local")]
+
+PROGRAM = """
+import json, os, sys
+rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(f"rank {rank} of {os.environ['WORLD_SIZE']}, restart {restarts} of {os.environ['TORCHELASTIC_MAX_RESTARTS']}")
+if "fail" in sys.argv and rank == "0" and restarts == "0":
+    sys.exit("fails once")
+if rank == "0":
+    with open(os.environ["LAUNCH_RESULT_PATH"], "w") as file:
+        json.dump({"world": int(os.environ["WORLD_SIZE"]), "file": os.path.relpath(__file__)}, file)
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that trains with these arguments, from a folder that does not have the script."""
+    (tmp_path / "code/src").mkdir(parents=True)
+    (tmp_path / "code/src/train.py").write_text(PROGRAM)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with Runner("s", scheduler_params={"local": {"root": str(tmp_path / "root")}}) as runner:
+
+        def train(*script_args: str, **given: object) -> tuple[dict, str]:
+            arguments = {"script": "src/train.py", "script_args": [*script_args], **given}
+            workspace = Workspace({str(tmp_path / "code"): ""})
+            handle = runner.run_component("dist.ddp", arguments, "local", workspace=workspace)
+            status = runner.wait(handle, 0.2, timeout=500)
+            log = "".join(
+                line for one in status.roles[0].replicas for line in runner.log_lines(handle, "train", one.id)
+            )
+            assert status.state is AppState.SUCCEEDED, log
+            return runner.scheduler("local").result(parse_app_handle(handle).app_id), log
+
+        yield train
+
+
+def test_a_script_is_a_path_in_the_workspace(train) -> None:
+    """The worker starts the app in any directory, so the script must not be searched there."""
+    result, _ = train(j="2x1", max_retries=0)
+
+    assert result == {"world": 2, "file": "src/train.py"}
+
+
+def test_torchrun_restarts_its_processes_without_a_retry_of_the_scheduler(train) -> None:
+    result, log = train("fail", j="1x2", max_restarts=1)
+
+    assert result["world"] == 2
+    assert "fails once" in log
+    assert "rank 1 of 2, restart 1 of 1" in log
+
+
+def test_only_the_lines_of_chosen_ranks_are_in_the_log(train) -> None:
+    """With eight processes on each node the log would otherwise have each line eight times."""
+    _, log = train(j="1x3", local_ranks_filter="0,2")
+
+    assert "rank 0 of 3" in log
+    assert "rank 1 of 3" not in log
+    assert "rank 2 of 3" in log
+
+
+def test_auto_is_a_process_for_each_cpu_of_a_node_without_gpus(train) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs, and auto counts them")
+    result, _ = train(j="auto")
+
+    assert result["world"] == os.cpu_count()
