@@ -102,11 +102,11 @@ def test_a_program_can_clean_up_at_its_end(driver, tmp_path) -> None:
 def test_a_program_that_ignores_term_is_killed_after_its_grace(driver, tmp_path) -> None:
     guard = start(driver, tmp_path, "sh", "-c", "trap '' TERM; echo up; sleep 300", grace_s=1.0)
     until_written(tmp_path / "log.stdout.0")
-    told_at = time.monotonic()
+    stopped_at = time.monotonic()
     send(guard, b"t")
 
     assert ended(guard) == {"exit_code": 137, "reason": "SIGKILL"}
-    assert time.monotonic() > told_at + 1.0
+    assert time.monotonic() > stopped_at + 1.0
 
 
 def test_processes_that_a_program_leaves_end_with_it(driver, tmp_path) -> None:
