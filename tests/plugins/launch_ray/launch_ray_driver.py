@@ -115,7 +115,7 @@ class Driver:
             guarded = {**replica, "log": f"launch-{self.run}-{number}", "grace_s": self.request["grace_s"]}
             running[actor.run.remote(guarded)] = number
             self.emit(n=number, state="RUNNING", start_time=int(time.time()))
-        told_at = 0.0
+        stopped_at = 0.0
         while running:
             ended, _ = ray.wait([*running], timeout=0.1)
             for ref in ended:
@@ -125,11 +125,11 @@ class Driver:
                 self.end = ("FAILED", f"the time limit of {limit_s:g} s was exceeded")
             if not self._check_cancel():
                 continue
-            if not told_at:
-                told_at = time.monotonic()
+            if not stopped_at:
+                stopped_at = time.monotonic()
                 for number in running.values():
                     actors[number].stop.remote()
-            elif time.monotonic() > told_at + self.request["grace_s"] + _LOST_S:
+            elif time.monotonic() > stopped_at + self.request["grace_s"] + _LOST_S:
                 for number in running.values():
                     ray.kill(actors[number])
 
@@ -183,9 +183,9 @@ class Replica:
                 start_new_session=True,
             )
             self._send(json.dumps({**replica, "log": str(logs / replica["log"])}).encode() + b"\n")
-        said = self._guard.stdout.read() if self._guard.stdout else b""
+        report = self._guard.stdout.read() if self._guard.stdout else b""
         self._guard.wait()
-        ended: dict[str, Any] = json.loads(said) if said else {"reason": "its guard was killed"}
+        ended: dict[str, Any] = json.loads(report) if report else {"reason": "its guard was killed"}
         return ended
 
     def stop(self) -> None:
