@@ -19,8 +19,12 @@ from tests.plugins.grid_engine import HOME, IS_INSTALLED, REASON, GridEngine
 from tests.plugins.queue_engine import QueueEngine
 from tests.plugins.test_queue import launch, until_state
 from tests.support import app_folders
+from tests.support.repeats import SOAK
 
-pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=REASON)
+pytestmark = [
+    pytest.mark.skipif(not SOAK, reason="the contract on a second queue; LAUNCH_SOAK=1 runs it"),
+    pytest.mark.skipif(not IS_INSTALLED, reason=REASON),
+]
 
 
 class SgeEngine(QueueEngine):
