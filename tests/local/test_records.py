@@ -591,7 +591,7 @@ def test_an_end_that_cannot_be_written_concerns_its_app_only(
 # ---- apps of another host --------------------------------------------------------------------------------------------
 
 
-def test_an_app_of_another_host_is_not_judged_here(scheduler: LocalScheduler) -> None:
+def test_an_app_of_another_host_keeps_its_state(scheduler: LocalScheduler) -> None:
     """The root may be a network disk; without processes the app would look as if its supervisor had died."""
     path = on_record(scheduler)
     with_app(host="elsewhere", boot_id="another")(path)
