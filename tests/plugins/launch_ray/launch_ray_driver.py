@@ -348,6 +348,8 @@ def _line(error: object) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["guard"]:
+        if os.fork():
+            os._exit(0)  # Ray kills the children of an actor that ends, but the guard must still end the program
         # Unbuffered, because the bytes after the line are commands.
         given = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
         sys.stdout.write(json.dumps(Guard(given).main()))
