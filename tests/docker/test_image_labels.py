@@ -17,6 +17,8 @@ from airflow_provider_launch.specs import InvalidAppError
 class Wire:
     """Has one image for each name."""
 
+    is_plaintext = False
+
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.asked = 0
