@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.docker import access as module
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
@@ -242,6 +243,17 @@ def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, 
         docker_apps.scheduler.schedule(info)
 
     assert docker_apps.left(info.request.app_id) == []
+
+
+@pytest.mark.engine("docker")
+def test_a_rename_waits_for_a_removal(docker_apps, docker_proxy):
+    """The engine answers 500 while it removes a container, and an app that was deleted then looked unreachable."""
+    text = "open /var/lib/docker/containers/1b/config.v2.json: no such file or directory"
+    docker_proxy.add(Fault(error(500, text), "POST", "/rename$", times=2))
+
+    with pytest.raises(NotFoundError):
+        docker_apps.scheduler.engine.rename("launch-removed", "launch-other")
+    assert docker_proxy.count("POST", "/rename$") == 3
 
 
 @pytest.mark.engine("docker")

@@ -51,6 +51,8 @@ _LEADS_NOWHERE = re.compile(
 )
 """The engine's messages for a path that cannot exist: the program has replaced its directory by a loop or a file."""
 _REMOVAL_S = 10.0
+_REMOVED_S = 3.0
+"""Maximum seconds until a container without files is gone."""
 _STILL_IN_USE = re.compile(r"directory not empty|device or resource busy", re.IGNORECASE)
 """The engine's messages while processes of a killed container, or the engine itself, still use its files."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
@@ -232,8 +234,16 @@ class Engine:
 
     def rename(self, container: str, name: str) -> None:
         """Rename a container; raises `NotFoundError` if another process was faster."""
-        with self.wire.request("POST", f"/containers/{container}/rename", {"name": name}):
-            pass
+        deadline = time.monotonic() + _REMOVED_S
+        while True:
+            try:
+                with self.wire.request("POST", f"/containers/{container}/rename", {"name": name}):
+                    return
+            except AppUnavailableError:
+                # The files of a container that is being removed are gone before its name.
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
 
     def remove(self, container: str, *, force: bool = True) -> None:
         """Remove a container with its anonymous volumes, a live one only with `force`; no-op for an unknown one."""
