@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_launch.specs import AppState
-from tests.contract.signals import COUNTS, UP, terms
+from tests.programs.signals import COUNTS, UP, terms
 from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("kubernetes")

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, SchedulerRejectedError
-from tests.contract.signals import COUNTS, UP, terms
+from tests.programs.signals import COUNTS, UP, terms
 from tests.support.apps import until
 from tests.support.local import Apps, processes_below, sh
 
