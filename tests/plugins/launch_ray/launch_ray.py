@@ -71,6 +71,8 @@ _LONGEST_LINE = 16 * 1024 * 1024
 _TIMEOUT_S = 30.0
 _END_S = 60.0
 _PAUSE_S = 0.2
+_SETTLE_S, _OLD_S = 3.0, 60.0
+"""Seconds until Ray has noticed the end of a job, and until this is certain."""
 _DRIVER = Path(__file__).with_name("launch_ray_driver.py")
 _STATES = {
     "PENDING": AppState.PENDING,
@@ -289,15 +291,27 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
         self._call("stop_job", app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        deadline = time.monotonic() + _END_S
+        deadline = time.monotonic() + _END_S + self._grace_s(app_id)
         self._call("stop_job", app_id)
-        while (job := self._jobs([app_id])[app_id]) is not None:
-            if job.status.is_terminal():
+        gone_at = 0.0
+        # Ray writes the record of a deleted job again if it notices the end of the job only after that.
+        while not gone_at or time.monotonic() < gone_at + _SETTLE_S:
+            with _translated("list the jobs"):
+                job = next((job for job in self._client().list_jobs() if job.submission_id == app_id), None)
+            if job is None:
+                gone_at = gone_at or time.monotonic()
+            elif job.status.is_terminal():
                 self._call("delete_job", app_id)
-                return
-            if time.monotonic() > deadline + _request_of(job)["grace_s"]:
+                if job.start_time and time.time() - (job.end_time or 0) / 1000 > _OLD_S:
+                    return
+                gone_at = 0.0
+            if time.monotonic() > deadline:
                 raise SchedulerUnavailableError(f"job {app_id!r} has not ended yet; delete it again later")
             time.sleep(_PAUSE_S)
+
+    def _grace_s(self, app_id: str) -> float:
+        job = self._jobs([app_id])[app_id]
+        return float(_request_of(job)["grace_s"]) if job else 0.0
 
     def _call(self, method: str, app_id: str) -> None:
         """Call a method of a job; do nothing if Ray does not list it any more."""
