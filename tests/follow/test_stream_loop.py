@@ -406,6 +406,21 @@ def test_a_silent_connection_is_reopened(server, monkeypatch):
     assert not near.ended.wait(1)
 
 
+def test_a_connection_that_is_silent_for_a_short_time_stays(server, monkeypatch):
+    """Most programs write less than a line per second; a connection for each line would cost more than a poll."""
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop._SEEK_S", 0.1)
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        time.sleep(0.6)
+        connection.sendall(chunk(b"b\n") + chunk(b""))
+
+    taker = follow(StreamLoop(), opened(server(act)), Taker())
+
+    assert taker.ended.wait(30)
+    assert (taker.end, taker.silent) == (StreamEnd.ENDED, False)
+
+
 def test_the_number_of_streams_is_limited(server, monkeypatch):
     """Beyond them logs are read in turns; a stream that was silent for long is closed for another one."""
     monkeypatch.setattr("airflow_provider_launch.follow.stream_loop.MAX_STREAMS", 2)

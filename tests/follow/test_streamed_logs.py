@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,7 +109,7 @@ def test_a_stream_that_is_cut_continues_where_it_stopped(engine, app_id, follow)
     assert texts(events) == [f"{number}\n" for number in range(4)]
 
 
-def test_a_stream_that_is_cut_a_thousand_times_is_opened_again(engine, app_id, follow, monkeypatch) -> None:
+def test_a_stream_that_is_cut_a_thousand_times_is_opened_again(engine, app_id, follow, monkeypatch, caplog) -> None:
     """The pause doubles with each cut of a silent program; a power that grows without a limit is an error."""
     monkeypatch.setattr(log_reader, "_CUT_S", 0.0)
     follower = follow()
@@ -124,6 +125,7 @@ def test_a_stream_that_is_cut_a_thousand_times_is_opened_again(engine, app_id, f
     engine.write(app_id, "worker", 0, "one\n")
 
     assert texts(shown(follower, "one\n")) == ["one\n"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_an_app_without_a_stream_is_read(engine, scheduler, app_id, follow, monkeypatch) -> None:
