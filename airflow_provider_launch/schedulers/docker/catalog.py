@@ -26,6 +26,8 @@ class Catalog:
     def __init__(self, engine: Engine) -> None:
         self.mutex = threading.RLock()
         """Locked while apps are listed and the result is acted on, so that two threads do not repeat the work."""
+        self.now = 0.0
+        """The engine's time of the latest poll, in epoch seconds."""
         self._engine = engine
         # Read without the mutex, so reading must not change the order.
         self._apps: FIFOCache[str, tuple[App, float]] = FIFOCache(_KEPT_APPS)
@@ -42,6 +44,7 @@ class Catalog:
                 containers, now = self._engine.containers(app_id=ids[0])
             else:
                 containers, now = self._list_since(self._boundary(ids))
+            self.now = now
             found = apps_in(containers, self._seen)
             apps = {app_id: app for app_id, app in found.items() if app.replicas() or app.record}
             for app_id in ids:

@@ -112,13 +112,14 @@ class Engine:
             self._copies[image_id] = Label.NAME in self.images.labels(image_id)
         return self._copies[image_id]
 
-    def stops(self, ids: Collection[str], since: int, until: int) -> dict[str, OutsideStop]:
-        """Return outside stops of containers that have ended, from the events that the engine still has.
+    def stops(self, ids: Collection[str], since: int, until: int, *, signalled: bool = False) -> dict[str, OutsideStop]:
+        """Return the stops of containers, from the events that the engine still has.
 
         Args:
             ids: the ids of the containers.
-            since: creation time of the first of them, in epoch seconds.
+            since: time of the first event, in epoch seconds; earlier ones do not matter.
             until: time at which to stop waiting for their ends.
+            signalled: wait for their signals only, not for their ends.
 
         A slow response is dropped, so that it does not delay other apps.
         """
@@ -133,12 +134,14 @@ class Engine:
                 # Each event repeats all labels of its container.
                 for event in documents_in(response, skip_longer=True):
                     missing.discard(add_event(found, event))
+                    if signalled:
+                        missing -= {one for one in missing if one in found and found[one].by}
                     if not missing:
                         break  # the rest of the response would only arrive at `until`
         except SchedulerUnavailableError as error:
             if time.monotonic() - started_at < _EVENTS_S:
                 raise
-            log.warning("outside stops of containers are unknown, because the events take too long: %s", error)
+            log.warning("stops of containers are unknown, because the events take too long: %s", error)
         return found
 
     def inspect(self, container: str) -> dict[str, Any]:

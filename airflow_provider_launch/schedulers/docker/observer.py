@@ -12,7 +12,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cachetools import LRUCache
 
@@ -21,6 +21,7 @@ from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
     App,
     Container,
+    DamagedError,
     Detail,
     Plan,
     discarded_name,
@@ -32,6 +33,7 @@ from airflow_provider_launch.schedulers.docker.creation import Creation
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
 from airflow_provider_launch.schedulers.docker.reconcile import (
+    CANCEL,
     FAIL,
     Assessment,
     Attempt,
@@ -67,7 +69,8 @@ _START_AGAIN_S = 0.5
 """Pause before the only retry of a start that was refused without a reason."""
 _SOON_S = 30.0
 """Seconds during which a new container is inspected often, because it may be started soon."""
-_STOP_AGAIN_S = 60.0
+_STOP_AGAIN_S, _AFTER_GRACE_S = 60.0, 10.0
+"""Seconds until a container that still runs is stopped again: at least the first, and the second after its grace."""
 _SIGKILL_CODE = 137
 _NS = 1_000_000_000
 _CAUSE_S, _LIMITED_CAUSE_S = 0.2, 1.5
@@ -98,6 +101,8 @@ class Observer:
         """Time of the first repeated inspection of a container."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._decided: LRUCache[str, int] = LRUCache(_KEPT_CONTAINERS)
+        """Attempts of apps whose end this process decided first, by app."""
         self._checked_for_stops: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
         self._unexplained: LRUCache[str, int] = LRUCache(_KEPT_CONTAINERS)
         """Killed containers whose cause the engine may not have reported yet: id to the engine's time in epoch
@@ -272,7 +277,7 @@ class Observer:
             for_each_parallel(self._discard, assessment.discard)
             return True
         if assessment.stop:
-            self._stop(assessment.stop, must_report=cancelled)
+            self._stop(app, assessment.stop, must_report=cancelled)
             return False
         if assessment.create:
             request = self._catalog.request(app)
@@ -402,9 +407,15 @@ class Observer:
             return False
         return True
 
-    def _stop(self, containers: list[Container], *, must_report: bool) -> None:
+    def _stop(self, app: App, containers: list[Container], *, must_report: bool) -> None:
         moment = time.monotonic()
-        due = [c for c in containers if moment - self._stopped_at.get(c.id, -_STOP_AGAIN_S) >= _STOP_AGAIN_S]
+        pause_s = max(_STOP_AGAIN_S, self._grace_s(app) + _AFTER_GRACE_S)
+        due = [c for c in containers if moment - self._stopped_at.get(c.id, -math.inf) >= pause_s]
+        first = [c for c in due if c.id not in self._stopped_at]
+        stopped = self._stopped_by_others(app, first, pause_s) if first else set()
+        # The engine kills them after their grace, and a second TERM would interrupt a program that writes a checkpoint.
+        for container_id in stopped:
+            self._stopped_at[container_id] = moment
 
         def stop(container: Container) -> None:
             try:
@@ -416,10 +427,42 @@ class Observer:
                 text = (
                     "cannot stop container %s, retrying in %.0f s: %s; if this persists, run `docker rm -f` on its host"
                 )
-                log.warning(text, container.name, _STOP_AGAIN_S, error)
+                log.warning(text, container.name, pause_s, error)
             self._stopped_at[container.id] = moment
 
-        for_each_parallel(stop, due)
+        for_each_parallel(stop, [container for container in due if container.id not in stopped])
+
+    def _grace_s(self, app: App) -> float:
+        try:
+            request = self._catalog.request(app)
+        except DamagedError:
+            return 0.0
+        return max((role.body["StopTimeout"] for role in request.roles), default=0.0) if request else 0.0
+
+    def _stopped_by_others(self, app: App, containers: Sequence[Container], pause_s: float) -> set[str]:
+        """Return the ids of containers to which the engine has sent a signal since the end was decided.
+
+        If another process decided the end, wait up to a second for its signals. Empty once they are overdue.
+        """
+        number = app.app_attempt()
+        if self._decided.get(app.app_id) == number:
+            return set()
+        now = self._catalog.now
+        marks = [mark.created for name, mark in app.marks.items() if name in {CANCEL, end_mark(number)}]
+        if marks and now - max(marks) > pause_s:
+            return set()
+        # Services are stopped without a mark.
+        since = min(marks or [container.created for container in containers])
+        try:
+            until = int(now) + (1 if marks else 0)
+            stops = self._engine.stops([c.id for c in containers], since, until, signalled=bool(marks))
+        except SchedulerRejectedError:  # a restricted socket without events
+            return set()
+        return {container.id for container in containers if container.id in stops and stops[container.id].by}
+
+    def is_stopped(self, container: Container) -> bool:
+        """Return whether a signal was sent to the container, by this observer or before it."""
+        return container.id in self._stopped_at
 
     def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
         """Store a decision in the engine for all observers; the first one counts.
@@ -437,6 +480,9 @@ class Observer:
             except NotFoundError as error:
                 missing = str(error)
             else:
+                number = app.app_attempt()
+                if not {CANCEL, end_mark(number)} & set(app.marks):
+                    self._decided[app.app_id] = number
                 return
         raise SchedulerRejectedError(
             f"cannot store the end of app {app.app_id!r} ({missing or 'the Docker engine has no image'}); "

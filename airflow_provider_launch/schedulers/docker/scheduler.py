@@ -415,10 +415,14 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             return
         grace_s = max((role.body["StopTimeout"] for role in request.roles), default=0) if request else _GRACE_S
         limit_s = grace_s + self.connection.timeout_s
+
+        def end(container: Container) -> None:
+            # A second TERM would interrupt a program that writes a checkpoint.
+            if not self._observer.is_stopped(container) or not self.engine.wait(container.id, limit_s):
+                self.engine.stop(container.id, wait_s=limit_s)
+
         # Without the mutex, so that other apps can be polled meanwhile.
-        for_each_parallel(
-            lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live]
-        )
+        for_each_parallel(end, [container for container in app.all if container.live])
         for _ in range(_REMOVALS):
             containers, _ = self.engine.containers(app_id=app_id)
             left = apps_in(containers).get(app_id)
