@@ -30,12 +30,12 @@ PLAN = {
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
-def start(place: Path, program: str) -> subprocess.Popen[bytes]:
+def start(place: Path, program: str, **plan: str) -> subprocess.Popen[bytes]:
     """Start the script as srun does, in the directory of an app."""
     (place / "status").mkdir(parents=True)
     (place / "run/0").mkdir(parents=True)
     (place / "run/0/env").touch()
-    (place / "plan").write_text("".join(f"launch_{name}={value}\n" for name, value in PLAN.items()))
+    (place / "plan").write_text("".join(f"launch_{name}={value}\n" for name, value in {**PLAN, **plan}.items()))
     (place / "role-0.sh").write_text(f"set -- sh -c '{program}'\n")
     shutil.copy(str(SCRIPTS / "replica.sh"), place)
     return subprocess.Popen(["bash", "./replica.sh", "0"], cwd=place, start_new_session=True)
@@ -58,6 +58,18 @@ def processes_of(session: int) -> list[int]:
     return found
 
 
+def signal_all(replica: subprocess.Popen[bytes], number: int) -> None:
+    """Signal all its processes, as Slurm does."""
+    for pid in processes_of(replica.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def ends(place: Path) -> list[list[str]]:
+    """Return the exit code of each attempt, and whether it was stopped."""
+    return [path.name.split(",")[5:7] for path in (place / "status").glob("exit,*")]
+
+
 @pytest.mark.parametrize("moment_ms", often(range(0, 1000, 100), range(0, 2000, 10)))
 def test_a_stop_is_never_lost(tmp_path, moment_ms) -> None:
     """Not even a signal that arrives while `read -t` of bash times out."""
@@ -66,8 +78,24 @@ def test_a_stop_is_never_lost(tmp_path, moment_ms) -> None:
     time.sleep(moment_ms / 1000)
     replica.send_signal(signal.SIGTERM)
 
-    assert replica.wait(20) == 143
-    assert [path.name.split(",")[5:7] for path in (tmp_path / "status").glob("exit,*")] == [["143", "1"]]
+    assert replica.wait(20) == 0
+    assert ends(tmp_path) == [["143", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGWINCH, 9), (signal.SIGTERM, 1)], ids=["by our script", "by Slurm"]
+)
+def test_a_program_gets_term_once(tmp_path, number, times) -> None:
+    """Slurm signals all processes of a step; our script lets it do so every few seconds with another signal."""
+    count = r'trap "n=\$((n + 1)); echo term \$n" TERM; echo up; for i in $(seq 40); do sleep 0.1; done'
+    replica = start(tmp_path, count, grace_ms="60000")
+    until_written(tmp_path, "up")
+    for _ in range(times):
+        signal_all(replica, number)
+        time.sleep(0.3)
+
+    assert replica.wait(120) == 0
+    assert (tmp_path / "run/0/main/0/0/stdout").read_text() == "up\nterm 1\n"
 
 
 def test_a_warning_reaches_the_program_once(tmp_path) -> None:
@@ -81,16 +109,14 @@ def test_a_warning_reaches_the_program_once(tmp_path) -> None:
 
 
 def test_a_program_that_ignores_repeated_stops_is_killed_after_its_grace(tmp_path) -> None:
-    """Slurm signals all processes of a step, and our script lets it do so every few seconds."""
+    """Slurm signals all processes of a step when it ends the job."""
     replica = start(tmp_path, "trap : TERM; echo up; while :; do sleep 0.1; done")
     until_written(tmp_path, "up")
     began = time.monotonic()
     while replica.poll() is None:
         assert time.monotonic() - began < 20, "the grace of the program has no end"
-        for pid in processes_of(replica.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        signal_all(replica, signal.SIGTERM)
         time.sleep(0.3)
 
-    assert replica.returncode == 137
+    assert ends(tmp_path) == [["137", "1"]]
     assert time.monotonic() - began > 0.9

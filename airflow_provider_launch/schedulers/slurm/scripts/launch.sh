@@ -20,10 +20,13 @@ in_background() { set -m; "$@" & set +m; timers+=($!); } # its own process group
 stop_timers() { local t; for t in "${timers[@]}"; do kill -KILL -- "-$t" 2>/dev/null; done; timers=(); }
 signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps only, of all components
 
-keep_stopping() { # repeat: a step that has just started, or a busy controller, may miss the first signal
+# Repeat, because a step that has just started, or a busy controller, may miss the first signal. Slurm signals all
+# processes of a step, so WINCH, which programs without a terminal ignore, stands for the TERM that they get once. By its
+# number, because scancel does not know its name.
+keep_stopping() {
     local until=$((SECONDS + launch_grace_ms / 1000 + 30))
     while kill -0 $$; do
-        if [ "$SECONDS" -lt "$until" ]; then signal_replicas TERM; else signal_replicas KILL; fi
+        if [ "$SECONDS" -lt "$until" ]; then signal_replicas "$(kill -l WINCH)"; else signal_replicas KILL; fi
         sleep 3
     done
 }

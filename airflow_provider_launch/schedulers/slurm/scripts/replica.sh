@@ -45,7 +45,7 @@ dir=$PWD/run/$app_attempt/${!folder}/$k
 mkdir -p "$dir"
 exec </dev/null >/dev/null 2>>"$dir/replica.log"
 
-pid='' signalled='' warned='' stop='' kill_at='' check_at=$launch_check_s
+pid='' signalled='' asked='' warned='' stop='' kill_at='' check_at=$launch_check_s
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 ms() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; t=${t/[!0-9]/}; echo "${t:0:13}"; }
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
@@ -59,15 +59,18 @@ is_over() {
 }
 forward() { [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
 # Traps only set flags: bash aborts a trap when the timeout of `read -t` expires.
+# Slurm signals all processes of a step. WINCH and URG, which other processes ignore, stand for TERM and the signal of the
+# option. TERM itself comes from Slurm, when it ends the job or another replica has failed.
 trap 'signalled=1' TERM
-# Slurm signals all processes of a step. URG, which other processes ignore, stands for the signal to the program.
+trap 'asked=1' WINCH
 trap 'warned=1' URG
 trap : USR1 USR2 INT HUP
 take_signals() {
     [ ! "$warned" ] || { warned='' && forward "$launch_signal"; }
-    [ "$signalled" ] && [ ! "$stop" ] || return
+    [ "$signalled$asked" ] && [ ! "$stop" ] || return
     stop=1 kill_at=$(($(ms) + launch_grace_ms))
-    forward TERM
+    [ ! "$signalled" ] || sleep 0.3
+    ! kill -0 "$witness" || forward TERM
 }
 keep_grace() { [ ! "$stop" ] || [ "$(ms)" -lt "$kill_at" ] || forward KILL; }
 
@@ -101,6 +104,13 @@ await_program() { # indexes twice a second, after a day every 1.4 seconds, so th
     code=${code:-137} # its shell was killed, too
 }
 
+# A process in a group of its own, like the program, that TERM ends: if it has ended, Slurm has signalled the program, too,
+# and a second TERM would interrupt its checkpoint. It reads from a pipe to which only this script can write.
+exec 4<> <(:)
+set -m
+(trap '' USR1 USR2 INT HUP; exec cat </dev/fd/4 4>&- >/dev/null) &
+witness=$!
+set +m
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
 [ "$r" != 0 ] || result=1
@@ -113,7 +123,7 @@ while [ ! "$stop" ] && ! is_over; do
     # Its own process group: a signal to this script must not end the program directly.
     set -m
     bash $launch_login ./replica.sh program "$k" "./role-$r.sh" "./run/$app_attempt/env" \
-        $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 5>&- 6>&- 7>&- &
+        $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 4>&- 5>&- 6>&- 7>&- &
     pid=$!
     set +m
     await_program
@@ -126,9 +136,12 @@ while [ ! "$stop" ] && ! is_over; do
     note_times
     exec 5>&- 6>&- 7>&- 8>&-
     note "exit,$app_attempt,$r,$k,$n,$code,$stopped,$(now)"
-    [ "$code" != 0 ] || exit 0
+    [ "$code" != 0 ] || break
     [ "${!policy}" = REPLICA ] && [ "$n" -lt "${!retries}" ] || break
     n=$((n + 1))
     take_signals
 done
+kill -KILL "$witness"
+# If a stopped replica looked like a failed one, Slurm would signal the others, too.
+[ ! "$stop" ] || exit 0
 exit "${code:-143}"
