@@ -147,9 +147,10 @@ def _blocks(node: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
     elif isinstance(node, _COMPOUND) or type(node).__name__ == "TryStar":
         is_checked = isinstance(node, ast.If) and is_type_checking(node.test)
         yield getattr(node, "body", []), is_checked
+        # In the order in which they run, because the last binding of a name counts.
+        yield from ((handler.body, False) for handler in getattr(node, "handlers", ()))
         yield getattr(node, "orelse", []), False
         yield getattr(node, "finalbody", []), False
-        yield from ((handler.body, False) for handler in getattr(node, "handlers", ()))
 
 
 def is_type_checking(test: ast.expr) -> bool:

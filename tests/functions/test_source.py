@@ -73,6 +73,11 @@ KINDS = {
         "def f():\n    return fast is None\n",
         (), True,
     ),
+    "a helper below that is bound again": (
+        "def f():\n    return g()\n"
+        "try:\n    print\nexcept NameError:\n    def g():\n        return 1\nfinally:\n    def g():\n        return 2\n",
+        (), 2,
+    ),
     "an import for a version": (
         "import sys\nif sys.version_info >= (3, 4):\n    import json as data\nelse:\n    import pickle as data\n"
         "def f():\n    return data.__name__\n",
