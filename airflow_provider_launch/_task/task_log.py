@@ -296,7 +296,6 @@ class TaskLog:
         self._log.error("app %s: %s", self._name, text)
 
     def _limited(self, key: str, lines: Sequence[LogLine]) -> None:
-        self.last_line_at = time.monotonic()  # also for lines that are not shown yet
         limit = self._limit
         if limit is None:
             self._lines(key, lines)

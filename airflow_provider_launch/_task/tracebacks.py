@@ -67,7 +67,8 @@ def joined(traceback: Sequence[str], tail: Sequence[str]) -> list[str]:
     if not traceback:
         return [*tail]
     shown = [any(line in text for text in tail) for line in (traceback[0], traceback[-1])]
-    return [*tail] if all(shown) and len(traceback) < len(tail) else [*traceback, REST, *tail]
+    is_shown = all(any(line in text for text in tail) for line in traceback)
+    return [*tail] if is_shown else [*traceback, REST, *tail]
 
 
 def divided(lines: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -66,8 +66,17 @@ def test_the_traceback_comes_before_the_last_lines(lines: list[str]) -> None:
     assert error_in(tail) == "ValueError: loss is NaN"
 
 
-def test_a_traceback_at_the_end_is_not_shown_twice() -> None:
-    assert log_of("step 1", *TRACE).tails["t/0"] == ["step 1", *TRACE]
+@pytest.mark.parametrize("before", [["step 1"], []], ids=["after a line", "alone"])
+def test_a_traceback_at_the_end_is_not_shown_twice(before: list[str]) -> None:
+    assert log_of(*before, *TRACE).tails["t/0"] == [*before, *TRACE]
+
+
+def test_a_traceback_is_shown_although_the_last_lines_have_its_head_and_its_error() -> None:
+    """A library logs the error once more, without its frames."""
+    again = [TRACE[0], "  (frames are in the log file)", TRACE[-1]]
+    tail = ["wandb: 1", "wandb: 2", "wandb: 3", *again]
+
+    assert joined(TRACE, tail) == [*TRACE, "...", *tail]
 
 
 def test_lines_without_a_traceback_stay_the_last_ten() -> None:
