@@ -240,5 +240,7 @@ def _ending(replica: ReplicaStatus) -> str:
     if code < 0:
         return f"was ended by {signal_name(-code)}"
     name = signal_in(code)
-    hint = "; its memory may have run out" if code == _KILLED else ""
-    return f"exited with code {code}" + (f" ({name}{hint})" if name else "")
+    was_stopped = replica.state == AppState.CANCELLED
+    hint = "; its memory may have run out" if code == _KILLED and not was_stopped else ""
+    text = f"exited with code {code}" + (f" ({name}{hint})" if name else "")
+    return f"{text} when the launcher stopped it" if was_stopped else text

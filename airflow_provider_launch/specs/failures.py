@@ -17,7 +17,8 @@ _LOST_PEERS = re.compile(
     r"connection (?:was )?(?:closed|reset|refused) by (?:remote )?peer|Connection reset by peer|ncclRemoteError|"
     r"remote process exit(?:ed|ing)|Rendezvous(?:Connection|Closed|Timeout|StateError)\w*|DistNetworkError|"
     r"DistStoreError|recvValue failed|failed to recv, got 0 bytes|client socket has timed out|"
-    r"Timed out waiting \d+ms for (?:recv|send) operation|collective operation timeout|got signal: 15",
+    r"Timed out waiting \d+ms for (?:recv|send) operation|collective operation timeout|"
+    r"got signal: (?:15|(?:Signals\.)?SIGTERM)\b",
     re.IGNORECASE,
 )
 """Errors of gloo, NCCL, torchrun and PyTorch's store in a process whose peers have ended."""
@@ -50,7 +51,8 @@ def in_order_of_failure(
     because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
     file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
 
-    Replicas that the launcher stopped count only if they had written an error file. Of more than 64 replicas, only the
+    Replicas that the launcher stopped count only if they had written an error file that is not about the stop itself, as
+    torchrun writes one, and not about lost peers. Of more than 64 replicas, only the
     errors of those that ended first are compared.
 
     Args:
@@ -84,7 +86,8 @@ def _lost_peers(reply: ErrorReply | None, last_lines: Sequence[str]) -> bool:
 
 
 def _failed_before_stop(replica: ReplicaStatus) -> bool:
-    return replica.state is AppState.CANCELLED and reply_of(replica) is not None
+    reply = reply_of(replica) if replica.state is AppState.CANCELLED else None
+    return reply is not None and not lost_its_peers(reply.message)
 
 
 def _moment(replica: ReplicaStatus, reply: ErrorReply | None) -> float:

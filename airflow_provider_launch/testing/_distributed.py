@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.failures import in_order_of_failure
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
+from airflow_provider_launch.testing._ending import short_grace
 from airflow_provider_launch.testing._running import TALK
 
 TORCH = (
@@ -123,6 +125,24 @@ class DistributedTests(ContractBase):
         assert named is not None
         assert named.id == 1
         assert "the cause" in found.structured_error_msg
+
+    def test_a_replica_that_reports_its_stop_has_not_failed(self, apps: Apps) -> None:
+        """torchrun writes an error when it gets TERM, and may need longer than its grace."""
+        script = (
+            'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
+            'if [ "$LAUNCH_REPLICA_ID" = 0 ]; then sleep 3; exit 5; fi; '
+            'stop() { echo "{\\"message\\": {\\"message\\": \\"SignalException: Process 7 got signal: 15\\", '
+            '\\"extraInfo\\": {\\"timestamp\\": \\"1\\"}}}" > $TORCHELASTIC_ERROR_FILE; }; '
+            "trap stop TERM; while :; do sleep 0.1; done"
+        )
+        found = apps.run(apps.sh(script, num_replicas=2), **short_grace(apps))
+        if replicas(found)["main", 0].exit_code == 9:
+            pytest.skip("the scheduler does not set TORCHELASTIC_ERROR_FILE")
+
+        assert found.state is AppState.FAILED
+        assert replicas(found)["main", 1].state is AppState.CANCELLED
+        failed = in_order_of_failure(replicas(found).values(), found.msg)
+        assert [(one.id, one.exit_code) for one in failed] == [(0, 5)]
 
     # ---- services --------------------------------------------------------------------------------------------
 

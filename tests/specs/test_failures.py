@@ -48,6 +48,12 @@ STOPPED = AppState.CANCELLED
         ([replica(0, end=11), replica(1, end=13)], "", {"t/0": [PEER], "t/1": ["ValueError: x"]}, [1, 0]),
         # A replica that was only stopped is not a cause.
         ([replica(0, end=11, code=143, state=STOPPED), replica(1, end=13)], "", {}, [1]),
+        # torchrun writes that it was stopped, or that its workers lost the failed ones.
+        (
+            [replica(0, reply=wrote("SignalException: Process 7 got signal: 15", 14), code=137, end=15, state=STOPPED),
+             replica(1, end=13), replica(2, reply=wrote(PEER, 12), code=137, end=15, state=STOPPED)],
+            "", {}, [1],
+        ),
         ([replica(0, reply="not json", end=13), replica(1, reply='{"a": 1}', end=11)], "", {}, [1, 0]),
         ([replica(0, reply=wrote("a", "later"), end=13), replica(1, reply=wrote("b", 3), end=15)], "", {}, [1, 0]),
     ],
