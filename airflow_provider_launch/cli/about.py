@@ -94,42 +94,50 @@ def _rows(schema: runopts) -> Iterator[dict[str, Any]]:
 
 def connections(options: argparse.Namespace, output: Output) -> int:
     """List connections, or test them; the exit code is 1 if a test failed."""
-    from airflow_provider_launch.connections.launch import LaunchConnection
+    from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES
     from airflow_provider_launch.connections.plugin_types import plugin_types
-    from airflow_provider_launch.connections.probes import probe
-    from airflow_provider_launch.connections.sources import definitions, find_definition, shell_deployment
+    from airflow_provider_launch.connections.sources import definitions
 
-    if options.ids:
-        found = [_defined(conn_id) for conn_id in options.ids]
-    else:
-        # Also misspelt types: a connection that is missing in the list explains nothing.
-        types = plugin_types()
-        found = [
-            each
-            for each in definitions()
-            if each.conn_type.startswith("launch") or each.conn_type.replace("-", "_") in types
-        ]
     rows: list[dict[str, Any]] = []
     failed = False
-    for definition in found:
-        connection = LaunchConnection(definition, shell_deployment(), find=find_definition)
-        row = {"connection": definition.conn_id, "type": definition.conn_type.replace("-", "_"), "where": None}
-        row |= {"source": definition.source, "result": "not tested"}
-        try:
-            connection.backend  # noqa: B018 - refuses other types
-            row["where"] = connection.options.identity
-            if options.test:
-                row["result"] = probe(connection)
-        except Exception as error:  # noqa: BLE001 - each connection has its own result
-            failed = True
-            row["result"] = f"error: {error}"
-        finally:
-            connection.close()
+    types = plugin_types()
+    for definition in [_defined(conn_id) for conn_id in options.ids] or definitions():
+        conn_type = definition.conn_type.replace("-", "_")
+        # A connection of such a type may belong to another system, as a host of files does.
+        is_of_airflow = conn_type in AIRFLOW_TYPES and not options.ids
+        # Also misspelt types: a connection that is missing in the list explains nothing.
+        if not (options.ids or is_of_airflow or conn_type.startswith("launch") or conn_type in types):
+            continue
+        row, error = _connection_row(definition, test=options.test and not is_of_airflow)
+        if error is not None and is_of_airflow:
+            continue
+        failed = failed or error is not None
         rows.append(row)
     output.table(rows)
     if not rows:
         output.note("this shell has no connection: set AIRFLOW_CONN_<ID>, or name one of Airflow")
     return int(failed)
+
+
+def _connection_row(definition: Definition, *, test: bool) -> tuple[dict[str, Any], Exception | None]:
+    """Return the row of a connection, and the error if it cannot be used."""
+    from airflow_provider_launch.cli.targets import opened
+    from airflow_provider_launch.connections.probes import probe
+
+    connection = opened(definition)
+    row = {"connection": definition.conn_id, "type": definition.conn_type.replace("-", "_"), "where": None}
+    row |= {"source": definition.source, "result": "not tested"}
+    try:
+        connection.backend  # noqa: B018 - refuses other types
+        row["where"] = connection.options.identity
+        if test:
+            row["result"] = probe(connection)
+    except Exception as error:  # noqa: BLE001 - each connection has its own result
+        row["result"] = f"error: {error}"
+        return row, error
+    finally:
+        connection.close()
+    return row, None
 
 
 def _defined(conn_id: str) -> Definition:

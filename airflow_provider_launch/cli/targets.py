@@ -171,8 +171,6 @@ def connection_of(conn_id: str) -> LaunchConnection:
         UndefinedError: none of them has it; the text names the places that were searched.
         InvalidAppError: it is not a connection of this package.
     """
-    from airflow_provider_launch.connections.launch import LaunchConnection
-
     definition = definition_of(conn_id)
     if definition is None:
         searched = "variable, the file of connections" if has_airflow() else "variable and the file of connections"
@@ -180,9 +178,16 @@ def connection_of(conn_id: str) -> LaunchConnection:
         raise UndefinedError(
             f"connection {conn_id!r} is not defined here: the {searched}{ending}; set AIRFLOW_CONN_{conn_id.upper()}"
         )
-    connection = LaunchConnection(definition, shell_deployment(), _aws_clients, find_definition)
+    connection = opened(definition)
     connection.backend  # noqa: B018 - refuses other types
     return connection
+
+
+def opened(definition: Definition) -> LaunchConnection:
+    """Return the connection of a definition, with the settings of this shell; nothing of it is checked yet."""
+    from airflow_provider_launch.connections.launch import LaunchConnection
+
+    return LaunchConnection(definition, shell_deployment(), _aws_clients, find_definition)
 
 
 def definition_of(conn_id: str) -> Definition | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_provider_launch.specs.named_resources import named_resources
@@ -18,7 +18,7 @@ class StructuredNameArgument:
 
     experiment_name: str
     run_name: str
-    role_name: str = ""
+    role_name: str = field(default="", compare=False)
 
     @staticmethod
     def parse_from(

@@ -25,6 +25,17 @@ from airflow_provider_launch.pipelines.render import Renderer
 from airflow_provider_launch.pipelines.validation import Config, load, read
 
 PATTERNS = ("*.yaml", "*.yml")
+_COUNTERPARTS = {
+    "catalog": "config={'catalog': ...}",
+    "configuration_file": "config",
+    "conn_id": "launch_conn_id",
+    "executor": "config={'executor': ...}",
+    "name": "dag_id",
+    "parameters": "params",
+    "run_id": "the id of the run, which Airflow makes",
+    "tag": "tags, a list",
+}
+"""Arguments of runnable's `execute` and of `Pipeline`, and names of other operators, to the argument of the DAG."""
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +65,7 @@ def dag_from_file(
 
     Raises:
         PipelineError: with all problems of the file.
+        TypeError: an argument has another name here; the text has the name.
     """
     base = _folder_of_caller(sys._getframe(1).f_globals)  # noqa: SLF001 - a path is meant relative to the caller's file
     if isinstance(config, (str, Path)):
@@ -236,6 +248,8 @@ def dag_from_model(
     **dag_kwargs: Any,
 ) -> DAG:
     """Return the DAG of a pipeline; arguments as in `dag_from_file`."""
+    if unknown := [name for name in dag_kwargs if name in _COUNTERPARTS]:
+        raise TypeError(f"{unknown[0]!r} is not an argument; here it is {_COUNTERPARTS[unknown[0]]}")
     if launch_conn_id is not None:
         config = {"conn_id": launch_conn_id, **model.executor.config}
         model = replace(model, executor=replace(model.executor, config=config))

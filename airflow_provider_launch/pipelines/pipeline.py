@@ -27,6 +27,8 @@ from airflow_provider_launch.pipelines.steps import Step, graph
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+    from airflow_provider_launch.pipelines.validation import Config
+
 
 class Pipeline:
     """Steps in order, with the settings that all of them share.
@@ -108,22 +110,42 @@ class Pipeline:
             return list(error.problems)
         return []
 
-    def model(self, params: Mapping[str, Any] | None = None) -> PipelineModel:
-        """Return the checked model; `params` override its parameters.
+    def model(
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        parameters_file: str | Path | None = None,
+        config: Config | None = None,
+    ) -> PipelineModel:
+        """Return the checked model; arguments as in `dag`.
 
         Raises:
             PipelineError: with all problems.
         """
         from airflow_provider_launch.pipelines.validation import load_document
 
-        return load_document(self.document(), self.folder, self.name, params)
+        if isinstance(config, (str, Path)):
+            config = self.folder / config
+        if parameters_file is not None:
+            parameters_file = self.folder / parameters_file
+        return load_document(self.document(), self.folder, self.name, params, config, parameters_file)
 
-    def dag(self, dag_id: str | None = None, **kwargs: Any) -> DAG:
-        """Return the DAG; arguments are those of `dag_from_file`.
+    def dag(
+        self,
+        dag_id: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        parameters_file: str | Path | None = None,
+        config: Config | None = None,
+        **kwargs: Any,
+    ) -> DAG:
+        """Return the DAG; arguments are those of `dag_from_file`, and paths are relative to the caller's file.
 
         Raises:
             PipelineError: with all problems.
+            TypeError: an argument has another name here; the text has the name.
         """
         from airflow_provider_launch.pipelines.dags import dag_from_model
 
-        return dag_from_model(self.model(kwargs.get("params")), dag_id, **kwargs)
+        model = self.model(params, parameters_file=parameters_file, config=config)
+        return dag_from_model(model, dag_id, params=params, **kwargs)

@@ -46,6 +46,7 @@ def load_document(
     name: str,
     params: Mapping[str, Any] | None = None,
     config: Config | None = None,
+    parameters_file: str | Path | None = None,
 ) -> PipelineModel:
     """Return the pipeline that a document made in Python describes.
 
@@ -55,13 +56,16 @@ def load_document(
         name: the name of the pipeline.
         params: parameters that override those of the document.
         config: as in `load`.
+        parameters_file: as in `load`.
 
     Raises:
         PipelineError: with all problems.
     """
     model, problems = read_document(data, folder, name, Path(config) if isinstance(config, str) else config)
+    more, wrong = read_parameters(Path(parameters_file)) if parameters_file is not None else ({}, [])
+    problems = [*problems, *wrong]
     if model is not None:
-        model = replace(model, parameters={**model.parameters, **from_environment(), **(params or {})})
+        model = replace(model, parameters={**model.parameters, **more, **from_environment(), **(params or {})})
         problems = problems or find_problems(model)
     if problems or model is None:
         raise PipelineError(problems)

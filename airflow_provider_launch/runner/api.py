@@ -634,8 +634,8 @@ def _owner(dag_id: str | None, run_id: str | None, task_id: str | None) -> dict[
 def _unknown_param(scheduler: Scheduler[Any], params: Iterable[str]) -> str:
     """Return the problem with the first keyword that a scheduler of this package does not accept; empty if none."""
     connection_type = getattr(scheduler, "connection_type", None)
-    if connection_type is None:
-        return ""  # a plug-in may accept any keyword
+    if not (isinstance(connection_type, type) and dataclasses.is_dataclass(connection_type)):
+        return ""  # a plug-in may accept any keyword, and a mock of a scheduler has any attribute
     known = {item.name for item in dataclasses.fields(connection_type)}
     for name in params:
         if name not in known and name not in getattr(scheduler, "factory_params", ()):

@@ -29,7 +29,8 @@ def _warnings_of(role: Role) -> Iterator[str]:
         yield f"${{{given}}} is not a macro and stays as it is, for the shell; did you mean ${{{meant}}}?"
     # Values of variables never pass a shell before the program sees them.
     texts = {f"env {name}": value for name, value in role.env.items()}
-    if posixpath.basename(role.entrypoint or "") not in _SHELLS:
+    # The ENTRYPOINT of an image may be a shell.
+    if role.entrypoint is not None and posixpath.basename(role.entrypoint) not in _SHELLS:
         texts |= {f"args[{at}]": arg for at, arg in enumerate(role.args)}
     for where, text in texts.items():
         if found := _FOR_A_SHELL.search(text):

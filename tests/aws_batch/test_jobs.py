@@ -104,6 +104,21 @@ def test_nodes_without_a_shell_know_their_numbers(scheduler, launch) -> None:
     assert scheduler.result(app_id) is None
 
 
+@pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (3, AppState.FAILED)], ids=["ends", "fails"])
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("true", {"rows": 3}), ("echo 2 >$LAUNCH_RESULT_PATH", 2)],
+    ids=["alone", "both"],
+)
+def test_a_result_is_read_where_kubernetes_pod_operator_has_it(scheduler, launch, script, expected, code, state) -> None:
+    """An image of that operator moves unchanged; the launcher's own file comes first."""
+    write = """mkdir -p /airflow/xcom; echo '{"rows": 3}' >/airflow/xcom/return.json"""
+    app_id = launch(("main", "sh", ["-c", f"{write}; {script}; exit {code}"], 1))
+
+    assert described(scheduler, app_id).state is state
+    assert scheduler.result(app_id) == expected
+
+
 def test_a_result_is_read_from_s3_where_the_program_has_put_it(scheduler, launch, batch_server) -> None:
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
     s3 = boto3.client("s3", endpoint_url=batch_server.url, region_name=REGION, **keys)

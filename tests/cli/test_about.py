@@ -73,6 +73,25 @@ def test_connections_of_plug_ins_and_misspelt_types_are_listed(launch, define) -
     assert rows["plugin"]["where"].startswith("acme ")
     assert "'launch_lokal', which is not a launch type; use one of launch, launch_local" in rows["typo"]["result"]
 
+def test_connections_of_airflows_own_types_are_listed_if_they_can_be_used(launch, define, monkeypatch, tmp_path) -> None:
+    """A host of files is a connection of type `ssh`, too, so that it is only tested by its id."""
+    define("cluster", "kubernetes", kube_config_path=str(tmp_path / "none"))
+    define("batch", "aws", region_name="eu-west-1")
+    define("site", "http")
+    monkeypatch.setenv("AIRFLOW_CONN_FILES", "ssh://me@files.example.com?no_host_key_check=true")
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIN_NODE", "ssh://me@slurm.example.com")
+    ran = launch("connections", "--test", "--json")
+    rows = {row["connection"]: row for row in ran.data}
+
+    assert ran.code == 0
+    assert sorted(rows) == ["batch", "cluster", "login_node"]
+    assert {row["result"] for row in rows.values()} == {"not tested"}
+    assert rows["login_node"]["where"].startswith("slurm ")
+
+    named = launch("connections", "--test", "--json", "cluster", "files")
+    assert named.code == 1
+    assert all(row["result"].startswith("error: ") for row in named.data)
+
 
 def test_one_connection_by_its_id(launch, define) -> None:
     define("a")

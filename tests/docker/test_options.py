@@ -485,6 +485,23 @@ def test_a_result(docker_apps, script, expected):
     assert docker_apps.another().result(found.app_id) == expected
 
 
+@pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (3, AppState.FAILED)], ids=["ends", "fails"])
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("mkdir -p /airflow/xcom; echo '[1]' >/airflow/xcom/return.json", [1]),
+        (": >$LAUNCH_RESULT_PATH; mkdir -p /airflow/xcom; echo '[1]' >/airflow/xcom/return.json", [1]),
+        ("mkdir -p /airflow/xcom; echo '[1]' >/airflow/xcom/return.json; echo 2 >$LAUNCH_RESULT_PATH", 2),
+    ],
+    ids=["alone", "empty", "both"],
+)
+def test_a_result_where_kubernetes_pod_operator_has_it(docker_apps, script, expected, code, state):
+    """An image of `KubernetesPodOperator` moves unchanged; the launcher's own file comes first."""
+    found = docker_apps.run(docker_apps.sh(f"{script}; exit {code}"))
+    assert found.state is state
+    assert docker_apps.another().result(found.app_id) == expected
+
+
 @pytest.mark.parametrize(
     ("script", "text"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from airflow_provider_launch.pipelines import (
@@ -14,6 +16,7 @@ from airflow_provider_launch.pipelines import (
     Stub,
     Success,
     Task,
+    dag_from_file,
     load,
 )
 from airflow_provider_launch.specs import AppDef, Role
@@ -146,3 +149,38 @@ def test_a_pipeline_may_handle_a_failure() -> None:
         "a": ("b", ""),
         "b": ("fail", ""),
     }
+
+
+def test_a_pipeline_in_python_reads_the_files_that_one_in_a_file_reads(write):
+    """Paths are relative to the file that makes it."""
+    write("rows: 2\nlimit: 1\n", "parameters.yaml")
+    write("catalog: {type: file-system, config: {catalog_location: store}}\n", "config.yaml")
+    pipeline = Pipeline("p", steps=[Task("a", shell="true")], parameters={"rows": 1, "name": "x"})
+    pipeline.folder = write("", "dags.py").parent
+
+    dag = pipeline.dag("other", parameters_file="parameters.yaml", config="config.yaml", params={"limit": 9})
+
+    assert dag.dag_id == "other"
+    assert dict(dag.params) == {"rows": 2, "name": "x", "limit": 9}
+    assert pipeline.model(config="config.yaml").catalog.endswith("store")
+
+
+def test_a_wrong_file_of_parameters_of_a_pipeline_in_python_is_named(write):
+    pipeline = Pipeline("p", steps=[Task("a", shell="true")])
+
+    with pytest.raises(PipelineError, match="must be a mapping"):
+        pipeline.dag(parameters_file=write("[1]", "more.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "counterpart"),
+    [("configuration_file", "config"), ("parameters", "params"), ("tag", "tags, a list"), ("conn_id", "launch_conn_id")],
+)
+def test_an_argument_of_another_name_is_refused_with_ours(write, name, counterpart):
+    """Airflow's own error only says that the argument is unexpected."""
+    path = write("dag: {start_at: a, steps: {a: {type: task, command_type: shell, command: 'true', next: success}}}")
+    pipeline = Pipeline("p", steps=[Task("a", shell="true")])
+
+    for make in (pipeline.dag, partial(dag_from_file, path)):
+        with pytest.raises(TypeError, match=f"'{name}' is not an argument; here it is {counterpart}"):
+            make(**{name: "x"})

@@ -6,6 +6,7 @@ import copy
 import re
 import threading
 import time
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -198,6 +199,14 @@ def test_a_plugin_older_than_app_id_and_cfg_still_works(engine):
 
 
 # ---- by handle -------------------------------------------------------------------------------------------------
+
+
+def test_a_mock_of_a_scheduler_is_a_scheduler():
+    """Unit tests of launchers have such schedulers, and every attribute of a mock exists."""
+    fake = MagicMock()
+    made = Runner("mine", {"mock": lambda session_name, **keywords: fake}, {"region": "eu"})
+
+    assert made.scheduler("mock") is fake
 
 
 def test_another_runner_sees_and_ends_the_app(make_runner, engine):

@@ -131,6 +131,20 @@ def test_an_overlay_of_the_app_is_refused():
         request_of("docker", role(), **app.metadata)
 
 
+@pytest.mark.parametrize("backend", ["docker", "kubernetes"])
+@pytest.mark.parametrize("stored", ["file:///overlay.yaml", {"spec": {"hostNetwork": True}}], ids=["file", "flat"])
+def test_an_overlay_of_the_app_in_the_older_forms_is_refused(backend, stored):
+    """TorchX ignores it there; its components have a parameter for it."""
+    with pytest.raises(UnsupportedError, match="the app: metadata"):
+        request_of(backend, role(), **{backend: stored})
+
+
+def test_the_option_overlay_of_other_schedulers_names_the_overlay_of_a_role():
+    """A DAG that moves from Kubernetes to Docker has it."""
+    with Runner("s") as runner, pytest.raises(InvalidAppError, match="option 'overlay'; an overlay belongs to a role"):
+        runner.dryrun(AppDef("app", [role()]), "docker", {"overlay": {"Tty": True}})
+
+
 def test_a_file_that_is_not_there_is_refused():
     with pytest.raises(InvalidAppError, match="no-such-file"):
         request_of("docker", role(metadata={"docker": "/no-such-file.yaml"}))

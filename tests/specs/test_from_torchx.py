@@ -8,10 +8,12 @@ from types import ModuleType
 
 import pytest
 
-from airflow_provider_launch.components import utils
+from airflow_provider_launch.components import dist, utils
 from airflow_provider_launch.components.component_test_base import ComponentTestCase
+from airflow_provider_launch.components.structured_arg import StructuredNameArgument
 from airflow_provider_launch.schedulers import get_scheduler_factories
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.tracker import AppRun, TrackerSource
 from airflow_provider_launch.tracker.backend.fsspec import create
@@ -35,9 +37,22 @@ class Components(ComponentTestCase):
     def test_builtin(self):
         self.validate(utils, "echo")
 
+    def test_choice(self):
+        """It needs one of two optional arguments, so it cannot be called without any."""
+        self.validate(dist, "ddp")
 
-def test_a_valid_component_passes_its_test():
-    Components("test_builtin").debug()
+    def test_run(self):
+        status = self.run_component(utils.echo, {"msg": "done"}, {"root": self.test_dir}, timeout=60)
+        assert status.state == AppState.SUCCEEDED
+
+
+@pytest.mark.parametrize("name", ["test_builtin", "test_choice", "test_run"])
+def test_a_valid_component_passes_its_test(name):
+    Components(name).debug()
+
+
+def test_the_parts_of_a_name_are_equal_as_in_torchx():
+    assert StructuredNameArgument.parse_from("/foo", m="bar.baz") == StructuredNameArgument("default-experiment", "foo")
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ def test_a_dry_run_warns(fields, text):
     "fields",
     [
         {"entrypoint": "/bin/bash", "args": ["-c", "echo $LAUNCH_PORT_X_Y $(date)"]},
+        # The ENTRYPOINT of the image may be a shell.
+        {"entrypoint": None, "args": ["echo $LAUNCH_PORT_X_Y"]},
         {"env": {"PATH": "$HOME/bin"}, "args": ["costs 5$ (more)"]},
         {"torch_env": True, "num_replicas": 2, "retry_policy": RetryPolicy.REPLICA},
         {"num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA},

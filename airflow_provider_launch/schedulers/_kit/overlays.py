@@ -24,6 +24,13 @@ def refuse_unsupported_overlays(app: AppDef, namespace: str, kinds: Sequence[str
         UnsupportedError: names the app or role, and the supported kinds.
     """
     taken = f"roles may have {', '.join(kinds)}" if kinds else "it supports none; leave them out"
+    flat = app.metadata.get(namespace)
+    is_flat = isinstance(flat, str) or (isinstance(flat, Mapping) and not flat.get(MARKER))
+    if kinds and flat and is_flat:
+        raise UnsupportedError(
+            f"the app: metadata[{namespace!r}] is an overlay or a file with one, which {namespace!r} cannot apply to "
+            f"an app; set it on each role by `set_overlay`"
+        )
     owners = [("the app", app.metadata, ()), *((f"role {role.name!r}", role.metadata, kinds) for role in app.roles)]
     for what, metadata, supported in owners:
         stored = metadata.get(namespace)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Optional
+from typing import Annotated, ClassVar, Literal, Optional
 
 from annotated_types import Ge, Le
 
@@ -78,6 +79,10 @@ class DockerConnection(StructuredOpts):
 
 @dataclass(frozen=True)
 class _RunOpts(StructuredOpts):
+    unknown_cures: ClassVar[Mapping[str, str]] = {
+        "overlay": "an overlay belongs to a role here: set_overlay(role, 'docker', 'Container', {...})"
+    }
+
     pull: Literal["missing", "always", "never"] = "missing"
     """When images are pulled: if the engine lacks them, at each launch, or never."""
 
