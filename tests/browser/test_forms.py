@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_launch.connections.definition import Definition
 from airflow_provider_launch.connections.launch import LaunchConnection
-from tests.browser.forms import Form, example_of
+from tests.browser.forms import TYPES, Form, example_of, kind_of
 
-CONN_TYPES = ["launch_local"]
+CONN_TYPES = [*TYPES]
 
 
 def stored(airflow, conn_id: str) -> dict[str, Any]:
@@ -48,6 +48,18 @@ def _is_hidden(schema: dict[str, Any], _name: str) -> bool:
 
 USEFUL: dict[str, dict[str, Any]] = {
     "launch_local": {"root": "/tmp/launch-of-a-form", "keep_days": 3, "grace_s": 2.5, "copy_env": ["HF_*", "WANDB_*"]},
+    "launch_docker": {
+        "host": "tcp://engine.example:2376",
+        "tls_verify": "true",
+        "tls_ca": "/etc/ca.pem",
+        "pull": "always",
+        "labels": {"team": "a"},
+        "timeout_s": 20,
+    },
+    "launch_kubernetes": {"namespace": "team-a", "context": "research", "pull": "never", "grace_s": 5},
+    "launch_aws_batch": {"region": "eu-west-1", "queue": "gpu", "layout": "array", "tags": {"team": "a"}},
+    "launch_slurm": {"partition": "gpu", "exclusive": True, "signal": "TERM"},
+    "launch": {"scheduler": "acme", "params": {"url": "http://x"}, "cfg": {"queue": "night"}, "locked": ["queue"]},
 }
 
 
@@ -101,6 +113,21 @@ def test_a_plug_in_needs_its_scheduler(page) -> None:
     page.wait_for_function("() => [...document.querySelectorAll('footer button')].some(each => !each.disabled)")
 
 
+@pytest.mark.parametrize("conn_type", CONN_TYPES)
+def test_wrong_json_cannot_be_saved(page, conn_type) -> None:
+    form = Form(page, conn_type)
+    objects = [name for name, field in form.fields.items() if kind_of(field["schema"]) == "object"]
+    if not objects:
+        pytest.skip("the form has no field for JSON")
+    form.add("wrong")
+    if conn_type == "launch":
+        form.fill("scheduler", "acme")
+    form.type_json(objects[0], '{"a": ')
+    page.wait_for_timeout(500)
+
+    assert not form.can_save
+
+
 def test_a_number_is_a_number_within_its_limits(airflow, page) -> None:
     """Letters are not taken, and a number below the limit becomes the limit, which Airflow does without a message."""
     form = Form(page, "launch_local")
@@ -112,3 +139,41 @@ def test_a_number_is_a_number_within_its_limits(airflow, page) -> None:
 
     assert found["grace_s"] in (7, None)
     assert found["time_limit_s"] in (form.fields["time_limit_s"]["schema"].get("minimum"), None)
+
+
+def test_a_wrong_value_is_explained_by_the_test_of_the_connection(airflow, page) -> None:
+    """Airflow saves any text; the button of the test answers for connections with a port, see docs/quickstart.md."""
+    body = {
+        "connection_id": "tested",
+        "conn_type": "launch_local",
+        "port": 0,
+        "extra": json.dumps({"root": "relative/path"}),
+    }
+    airflow.ask("POST", "/connections", body).raise_for_status()
+    page.goto("/connections")
+    row = page.get_by_role("row").filter(has=page.get_by_text("tested", exact=True))
+    with page.expect_response("**/connections/test") as answered:
+        row.get_by_role("button", name="Test Connection").click()
+    answer = answered.value.json()
+
+    assert answer["status"] is False
+    assert "relative/path" in answer["message"]
+    assert "tested" not in answer["message"].replace("tested under", "")
+
+
+def test_a_right_connection_passes_its_test(airflow, page, tmp_path) -> None:
+    body = {
+        "connection_id": "right",
+        "conn_type": "launch_local",
+        "port": 0,
+        "extra": json.dumps({"root": str(tmp_path / "apps")}),
+    }
+    airflow.ask("POST", "/connections", body).raise_for_status()
+    page.goto("/connections")
+    row = page.get_by_role("row").filter(has=page.get_by_text("right", exact=True))
+    with page.expect_response("**/connections/test") as answered:
+        row.get_by_role("button", name="Test Connection").click()
+    answer = answered.value.json()
+
+    assert answer["status"] is True, answer
+    assert "nothing was launched" in answer["message"]
