@@ -118,7 +118,7 @@ BROWSER := $(BUILD)/browser-$(KEY)
 
 $(BROWSER): $(READY)
 	@test -x "$$(command -v chromium)" || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
-	@$(UV) pip install --quiet --python $(PY) --group browser
+	@$(UV) pip install --quiet --python $(PY) --group browser --constraint constraints.txt
 	@rm -f $(BUILD)/browser-*
 	@touch $@
 
@@ -179,7 +179,7 @@ bench: $(READY)  ## measure speed side by side with the peers, into docs/benchma
 
 constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt
 	@echo "# What the tests ran with; written by: make constraints. Several lines of one package are for different Pythons." > $(BUILD)/constraints.txt
-	$(UV) pip compile --quiet pyproject.toml --group dev --group neighbours --group site --all-extras --universal --python-version 3.10 --upgrade \
+	$(UV) pip compile --quiet pyproject.toml --group dev --group neighbours --group site --group browser --all-extras --universal --python-version 3.10 --upgrade \
 	  --no-header --no-annotate --no-emit-index-url >> $(BUILD)/constraints.txt
 	mv $(BUILD)/constraints.txt constraints.txt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -105,6 +105,8 @@ class ReplicaLog:
     """When it may be shown again."""
     refreshes: int = 0
     """How often it was shown."""
+    was_read: bool = False
+    """Whether its log was read, or could not be."""
     unreliable_host: str = ""
     """Host of a stream that was closed for silence: if a read now finds lines, the stream was dead."""
 
@@ -126,7 +128,7 @@ _STREAM_BYTES = 256 * 1024
 class LogQueue:
     """Queue of items between reader and writer. Not thread-safe: guarded by the lock of its reader."""
 
-    __slots__ = ("_items", "_lines", "_taken", "bytes")
+    __slots__ = ("_items", "_lines", "_taken", "bytes", "since")
 
     def __init__(self) -> None:
         self._items: deque[LogItem] = deque()
@@ -134,12 +136,25 @@ class LogQueue:
         self._lines = 0
         self.bytes = 0
         """Approximate memory of lines read and not yet shown."""
+        self.since = 0.0
+        """When its oldest item was added, by the monotonic clock."""
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
+    @property
+    def items(self) -> Sequence[LogItem]:
+        """The items, the next one first."""
+        return self._items
+
+    def reorder(self, items: Iterable[LogItem]) -> None:
+        """Replace the items by the same lines in another order."""
+        self._items = deque(items)
+
     def put(self, item: LogItem) -> None:
         """Add an item."""
+        if not self._items:
+            self.since = time.monotonic()
         self._items.append(item)
         self._lines += len(item.event.lines) if isinstance(item.event, LogLines) else 0
         self.bytes += item.size

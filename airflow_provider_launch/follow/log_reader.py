@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
 from airflow_provider_launch.follow.host_gate import gate_of
+from airflow_provider_launch.follow.line_order import in_order
 from airflow_provider_launch.follow.log_positions import (
     LogItem,
     LogQueue,
@@ -71,6 +72,8 @@ _UNFINISHED_CHARS = 4096
 _REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
 """Seconds between two reports of a progress bar, at first and later."""
 _REPORTED_ATTEMPTS = 10
+_FIRST_READS_S = 0.5
+"""Seconds for which the first lines are kept while the logs of other replicas are read for the first time."""
 
 
 def _close(streams: Iterable[LogStream]) -> None:
@@ -94,6 +97,7 @@ class LogReader:
         "_from_now",
         "_gate",
         "_idle_s",
+        "_is_unordered",
         "_outage_reported",
         "_own_thread",
         "_paused",
@@ -145,6 +149,8 @@ class LogReader:
         self._streamed: dict[LogStream, ReplicaLog] = {}
         self._paused: list[LogStream] = []
         self._queue = LogQueue()
+        self._is_unordered = False
+        """Whether the queue has first lines of a replica that are not in order with those of others."""
         self._outage_reported = False
         self._started_at = time.time()
         self._started = self.progress_at = time.monotonic()
@@ -230,8 +236,17 @@ class LogReader:
             return bool(running) and all(replica.stream is not None for replica in running)
 
     def pop(self) -> LogItem | None:
-        """Return the next item, None if there is none now."""
+        """Return the next item, None if there is none now.
+
+        The first lines of all replicas are in order of time, because a short app has ended before its first line is
+        read.
+        """
         with self._changed:
+            if self._keeps_first_lines():
+                return None
+            if self._is_unordered:
+                self._is_unordered = False
+                self._queue.reorder(in_order(self._queue.items))
             if (item := self._queue.take()) is not None:
                 self.progress_at = time.monotonic()
             return item
@@ -257,7 +272,18 @@ class LogReader:
         return self._queue.bytes
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        with self._changed:
+            return bool(self._queue) and not self._keeps_first_lines()
+
+    def _keeps_first_lines(self) -> bool:
+        """Whether the queued lines wait for the first lines of other replicas, so that they can be ordered."""
+        if not self._is_unordered or self._stopped or self._queue.is_full:
+            return False
+        since = time.monotonic() - _FIRST_READS_S
+        return self._queue.since > since and any(
+            not replica.was_read and (replica.stream is None or replica.streamed_at > since)
+            for replica in self._waiting()
+        )
 
     def is_skipping(self) -> bool:
         """Whether a replica is still skipping lines from before the start, and its last read returned some."""
@@ -385,6 +411,8 @@ class LogReader:
         """Return seconds until the next read is due; None if no read is due before a change."""
         with self._changed:
             waiting = [replica.due for replica in self._waiting()]
+            if self._keeps_first_lines():
+                waiting.append(self._queue.since + _FIRST_READS_S)
             if self._stopped or self._queue.is_full or not waiting or (due := min(waiting)) == _NEVER:
                 return None
             return due - time.monotonic()
@@ -396,7 +424,7 @@ class LogReader:
             if self._stopped or not waiting:
                 return
             replica = min(waiting, key=lambda item: item.due)
-            if replica.due == _NEVER:
+            if replica.due == _NEVER or (self._queue and replica.due > time.monotonic()):
                 return
             picked = replica, self._finishing
         self._read(*picked)
@@ -553,6 +581,8 @@ class LogReader:
                 quiet = now - replica.quiet_since
                 replica.due = now + min(max(self._busy_s, quiet / 10), self._idle_s)
             replica.unreliable_host = ""
+            if not lines:
+                replica.was_read = True
             if lines or moved or replica.complete:
                 self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
@@ -574,6 +604,9 @@ class LogReader:
         self, replica: ReplicaLog, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
     ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
+        if not replica.was_read and lines and all(line.time is not None for line in lines):
+            self._is_unordered = True
+        replica.was_read = True
         size = sum(len(line.text) for line in lines) + LINE_BYTES * len(lines)
         position = position_after(replica.cursor, replica.drop)
         key = replica_key(replica.role, replica.k)
@@ -584,6 +617,7 @@ class LogReader:
     def _failed(self, replica: ReplicaLog, error: Exception, *, finishing: bool) -> None:
         with self._changed:
             replica.failures += 1
+            replica.was_read = True
             replica.last_error = f"{type(error).__name__}: {error}"
             replica.due = time.monotonic() + min(self._busy_s * 2 ** min(replica.failures, 10), _RETRY_MAX_S)
             lasting = isinstance(error, (UnknownAppException, ValueError)) and finishing

@@ -240,7 +240,7 @@ class LogPump:
                     self._reading_since.pop(threading.current_thread(), None)
                     if (served := self._feeds.get(feed)) is not None:
                         served.busy = False
-                    if feed.has_more():
+                    if feed.buffered_bytes() or feed.has_more():
                         # Only idle reads count; other reads are limited by the writer.
                         self._next_idle_read -= 1 / _IDLE_READS_PER_S
                     self._enqueue(feed)

@@ -22,7 +22,7 @@ def test_lines_of_a_short_app_are_in_order_of_time() -> None:
 
     assert texts(found) == ["a1", "b2", "b3", "a4", "a5"]
     assert found[-1] == Tick()
-    assert [event.replica for event in found[:-1]] == [0, 1, 0]
+    assert [event.replica for event in found[:-1]] == [0, 1, 0, 0]
 
 
 def test_each_log_keeps_its_own_order() -> None:

@@ -51,8 +51,10 @@ def engine() -> FakeEngine:
 def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
     scheduler = FakeScheduler("session", engine)
 
-    def make(name: str, cursors: dict[str, Any] | None = None, limit: LogLimit = NO_LIMIT) -> tuple[Feed, Log, str]:
-        app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
+    def make(
+        name: str, cursors: dict[str, Any] | None = None, limit: LogLimit = NO_LIMIT, replicas: int = 1
+    ) -> tuple[Feed, Log, str]:
+        app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(replicas=replicas), {}, app_id=name))
         log = Log()
         feed = Feed(
             scheduler,
@@ -64,7 +66,7 @@ def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
             from_now=False,
             limit=limit,
         )
-        feed.reader.update_replicas([("worker", 0)], existing=False)
+        feed.reader.update_replicas([("worker", k) for k in range(replicas)], existing=False)
         return feed, log, app_id
 
     return make
@@ -106,6 +108,20 @@ def test_an_error_of_one_app_does_not_stop_the_lines_of_others(
     until(lambda: broken not in pump._feeds)
     pump.remove(honest)
     pump.remove(broken)
+
+
+def test_first_lines_of_a_deferred_app_are_in_order_of_time(engine: FakeEngine, feeds: Any) -> None:
+    """Grouped by replica, they do not show which replica failed first."""
+    pump = LogPump(200_000)
+    feed, log, app_id = feeds("several", replicas=3)
+    for second in range(6):
+        engine.write(app_id, "worker", second % 3, f"{second}\n", time=float(second))
+    pump.add(feed)
+    until(lambda: len(log.lines) == 6)
+
+    assert log.lines == [f"{second}\n" for second in range(6)]
+    assert feed.buffered_bytes() == 0
+    pump.remove(feed)
 
 
 def test_a_quiet_app_is_shown_during_floods(engine: FakeEngine, feeds: Any) -> None:

@@ -64,12 +64,12 @@ class Form:
 
     def type_json(self, name: str, text: str) -> None:
         """Type into a field for JSON."""
-        editor = self.field(name).locator(".cm-content")
-        editor.click()
+        self.field(name).locator(".view-lines").click()
         self._page.keyboard.press("Control+A")
-        # Not as keys, to which the editor adds closing brackets.
         self._page.keyboard.insert_text(text)
-        self.dialog.get_by_role("heading").first.click()
+        # The editor has added closing brackets and quotes after the cursor.
+        self._page.keyboard.press("Control+Shift+End")
+        self._page.keyboard.press("Delete")
 
     def field(self, name: str) -> Locator:
         """Return the part of a field that takes its value, in its open section."""

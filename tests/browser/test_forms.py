@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from airflow_provider_launch.connections.definition import Definition
 from airflow_provider_launch.connections.launch import LaunchConnection
-from tests.browser.forms import Form, example_of
+from tests.browser.forms import TYPES, Form, example_of, kind_of
 
-CONN_TYPES = ["launch_local"]
+CONN_TYPES = [*TYPES]
 
 
 def stored(airflow, conn_id: str) -> dict[str, Any]:
@@ -32,22 +33,30 @@ def test_each_field_is_stored_as_it_was_typed(airflow, page, conn_type) -> None:
         form.fill(name, value)
     form.save()
     found = stored(airflow, f"all_{conn_type}")
-    shown = {name: "***" if _is_hidden(form.fields[name]["schema"], name) else value for name, value in typed.items()}
+    hidden = {name for name, value in found.items() if value == "***"}
+    passwords = {name for name, field in form.fields.items() if field["schema"].get("format") == "password"}
 
-    assert {name: value for name, value in found.items() if value != "***"} == {
-        name: value for name, value in shown.items() if found.get(name) != "***"
+    assert passwords <= hidden
+    assert {name: value for name, value in found.items() if name not in hidden} == {
+        name: value for name, value in typed.items() if name not in hidden
     }
-    assert {name for name, value in shown.items() if value == "***"} <= {
-        name for name, value in found.items() if value == "***"
-    }
-
-
-def _is_hidden(schema: dict[str, Any], _name: str) -> bool:
-    return schema.get("format") == "password"
+    assert found.keys() == typed.keys()
 
 
 USEFUL: dict[str, dict[str, Any]] = {
     "launch_local": {"root": "/tmp/launch-of-a-form", "keep_days": 3, "grace_s": 2.5, "copy_env": ["HF_*", "WANDB_*"]},
+    "launch_docker": {
+        "host": "tcp://engine.example:2376",
+        "tls_verify": "true",
+        "tls_ca": "/etc/ca.pem",
+        "pull": "always",
+        "labels": {"team": "a"},
+        "timeout_s": 20,
+    },
+    "launch_kubernetes": {"namespace": "team-a", "context": "research", "pull": "never", "grace_s": 5},
+    "launch_aws_batch": {"region": "eu-west-1", "queue": "gpu", "layout": "array", "tags": {"team": "a"}},
+    "launch_slurm": {"partition": "gpu", "exclusive": True, "signal": "TERM"},
+    "launch": {"scheduler": "acme", "params": {"url": "http://x"}, "cfg": {"queue": "night"}, "locked": ["queue"]},
 }
 
 
@@ -77,17 +86,31 @@ def test_a_form_makes_a_connection_that_can_be_edited(airflow, page, picture, co
 
 
 @pytest.mark.parametrize("conn_type", CONN_TYPES)
-def test_no_form_shows_a_word_of_python_or_json(page, conn_type) -> None:
+def test_a_form_has_no_word_of_python_and_refuses_wrong_json(page, conn_type) -> None:
     form = Form(page, conn_type)
     form.add("words")
-    for name, field in form.fields.items():
-        found = form.field(name)
-        found.wait_for()
-        if "enum" in field["schema"]:
-            assert found.inner_text().strip().startswith("default"), name
-        shown = form.dialog.inner_text()
-        assert "Empty means" not in shown
-        assert "None" not in shown
+    if conn_type == "launch":
+        form.fill("scheduler", "acme")
+    sections = dict.fromkeys(field["schema"].get("section", "Extra Fields") for field in form.fields.values())
+    shown = []
+    for section in sections:
+        form.open_section(section)
+        shown.append(form.dialog.inner_text())
+        chosen = [
+            form.field(name).inner_text().strip()
+            for name, field in form.fields.items()
+            if "enum" in field["schema"] and field["schema"].get("section", "Extra Fields") == section
+        ]
+        assert [text for text in chosen if not text.startswith("default")] == []
+    objects = [name for name, field in form.fields.items() if kind_of(field["schema"]) == "object"]
+    assert form.can_save
+    if objects:
+        form.type_json(objects[0], '{"a": ')
+        form.dialog.get_by_role("heading").first.click()
+        page.wait_for_timeout(500)
+
+    assert not re.search("Empty means|None|null", "\n".join(shown))
+    assert form.can_save == (not objects)
 
 
 def test_a_plug_in_needs_its_scheduler(page) -> None:
@@ -112,3 +135,41 @@ def test_a_number_is_a_number_within_its_limits(airflow, page) -> None:
 
     assert found["grace_s"] in (7, None)
     assert found["time_limit_s"] in (form.fields["time_limit_s"]["schema"].get("minimum"), None)
+
+
+def test_a_wrong_value_is_explained_by_the_test_of_the_connection(airflow, page) -> None:
+    """Airflow saves any text; the button of the test answers for connections with a port, see docs/quickstart.md."""
+    body = {
+        "connection_id": "tested",
+        "conn_type": "launch_local",
+        "port": 0,
+        "extra": json.dumps({"root": "relative/path"}),
+    }
+    airflow.ask("POST", "/connections", body).raise_for_status()
+    page.goto("/connections")
+    row = page.get_by_role("row").filter(has=page.get_by_text("tested", exact=True))
+    with page.expect_response("**/connections/test") as answered:
+        row.get_by_role("button", name="Test Connection").click()
+    answer = answered.value.json()
+
+    assert answer["status"] is False
+    assert "relative/path" in answer["message"]
+    assert "tested" not in answer["message"].replace("tested under", "")
+
+
+def test_a_right_connection_passes_its_test(airflow, page, tmp_path) -> None:
+    body = {
+        "connection_id": "right",
+        "conn_type": "launch_local",
+        "port": 0,
+        "extra": json.dumps({"root": str(tmp_path / "apps")}),
+    }
+    airflow.ask("POST", "/connections", body).raise_for_status()
+    page.goto("/connections")
+    row = page.get_by_role("row").filter(has=page.get_by_text("right", exact=True))
+    with page.expect_response("**/connections/test") as answered:
+        row.get_by_role("button", name="Test Connection").click()
+    answer = answered.value.json()
+
+    assert answer["status"] is True, answer
+    assert "nothing was launched" in answer["message"]

@@ -192,3 +192,75 @@ def test_short_lines_count_with_their_memory():
     reader.step()
 
     assert reader.buffered_bytes() >= 1000 * LINE_BYTES
+
+
+def reader_of_two(first: list[LogLine], second: list[LogLine], cursors=None) -> LogReader:
+    """A reader, without a thread, of two replicas."""
+    logs = [first, second]
+
+    def read_logs(_app_id, _role, k, cursor, **_how) -> LogChunk:
+        return LogChunk(logs[k][cursor or 0 :], len(logs[k]))
+
+    scheduler = SimpleNamespace(backend="some", poll_interval_s=1.0, read_logs=read_logs)
+    reader = LogReader(
+        scheduler, "app-1", threading.Condition(), cursors=cursors or {}, streams=None, from_now=False, own_thread=False
+    )
+    reader.update_replicas([("main", 0), ("main", 1)], existing=True)
+    return reader
+
+
+def timed(*lines: tuple[str, float]) -> list[LogLine]:
+    return [LogLine(text, None, at) for text, at in lines]
+
+
+def test_first_lines_of_replicas_wait_for_each_other_and_are_in_order_of_time():
+    """A deferred app may have written all its lines before the first of them is read."""
+    reader = reader_of_two(timed(("a1", 1), ("a4", 4), ("a5", 5)), timed(("b2", 2), ("b3", 3)))
+    reader.step()
+    held = reader.pop()
+    wait_s = reader.due_in()
+    reader.step()
+
+    assert held is None
+    assert wait_s is not None
+    assert texts_of(reader) == ["a1", "b2", "b3", "a4", "a5"]
+    assert reader.buffered_bytes() == 0
+
+
+def test_a_reader_that_stops_between_divided_lines_continues_there():
+    first, second = timed(("a1", 1), ("a4", 4), ("a5", 5)), timed(("b2", 2), ("b3", 3), ("b6", 6))
+    for shown in range(1, 5):
+        reader = reader_of_two(first, second)
+        reader.step()
+        reader.step()
+        cursors, texts = {}, []
+        for _ in range(shown):
+            item = reader.pop()
+            if item is None:
+                break
+            cursors[item.key] = item.cursor
+            texts += [line.text for line in item.event.lines]
+            reader.release(item)
+        another = reader_of_two(first, second, cursors)
+        another.step()
+        another.step()
+
+        assert sorted([*texts, *texts_of(another)]) == ["a1", "a4", "a5", "b2", "b3", "b6"]
+
+
+def test_first_lines_do_not_wait_long_for_a_log_that_hangs():
+    reader = reader_of_two(timed(("a1", 1)), timed(("b2", 2)))
+    reader.step()
+    held = reader.pop()
+    time.sleep(0.6)
+
+    assert held is None
+    assert texts_of(reader) == ["a1"]
+
+
+def test_lines_without_times_are_not_kept():
+    """Local processes store no times, so waiting would not order their lines."""
+    reader = reader_of_two([LogLine("a", None)], [LogLine("b", None)])
+    reader.step()
+
+    assert texts_of(reader) == ["a"]
