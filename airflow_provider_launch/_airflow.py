@@ -70,6 +70,7 @@ def require_airflow() -> None:
         )
 
 
+@functools.cache
 def _installed() -> str | None:
     """Return the version of Airflow; None if it is not installed, or only its task SDK is."""
     # The first name is for Airflow 3; the second is for Airflow 2, or only the meta package of Airflow 3.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, checked_options, resolve_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.runopts import runopts
 
@@ -53,7 +53,7 @@ def split_extras(
     Raises:
         InvalidRunConfigException: an extra is unknown or has a wrong value; the text names it.
     """
-    of_connection, of_opts = connection.as_runopts(), opts.as_runopts()
+    of_connection, of_opts = checked_options(connection), checked_options(opts)
     given: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for key, value in extras.items():
         if of_connection.registered_name(key) is not None:

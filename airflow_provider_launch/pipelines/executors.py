@@ -13,6 +13,7 @@ from airflow_provider_launch.pipelines.objects import object_names
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
 from airflow_provider_launch.schedulers import backends
 from airflow_provider_launch.schedulers.backends import BackendInfo
+from airflow_provider_launch.schedulers.structured_opts import checked_options
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
 
@@ -304,7 +305,7 @@ def _check_options(
     kind: str, backend: BackendInfo, options: Mapping[str, Any], place: Place, problems: list[Problem]
 ) -> None:
     """Refuse options that the scheduler does not have."""
-    schema = backend.launch_options().as_runopts()
+    schema = checked_options(backend.launch_options())
     known = [*setting_names(), *(name for name, _ in schema)]
     problems.extend(
         Problem(f"{name!r} is not a setting of executor {kind!r}; {closest(name, known)}", place)

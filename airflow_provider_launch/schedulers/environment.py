@@ -23,6 +23,7 @@ GPU_VARIABLES = (
 """Variables that select the GPUs of a program; the launcher's values do not apply to a replica."""
 _NEVER_COPIED = re.compile(r"_*AIRFLOW", re.IGNORECASE)
 """Variables with Airflow's configuration; its images also read the password of the first user from them."""
+_SPECIAL = re.compile(r"[*?\[]")
 _OF_TORCH = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "PET_*", "TORCHELASTIC_*",
@@ -60,12 +61,18 @@ def inherited_env(environ: Mapping[str, str], patterns: Iterable[str], given: It
     wanted, refused = list(patterns), [*_OF_REPLICAS, *given]
 
     def is_copied(name: str) -> bool:
-        is_wanted = any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
-        return is_wanted and not (
-            _NEVER_COPIED.match(name) or any(fnmatch.fnmatchcase(name, pattern) for pattern in refused)
-        )
+        is_wanted = any(_matches(name, pattern) for pattern in wanted)
+        return is_wanted and not (_NEVER_COPIED.match(name) or any(_matches(name, pattern) for pattern in refused))
 
     return {name: value for name, value in environ.items() if is_copied(name)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return what `fnmatchcase` returns; usual patterns, a name or a prefix, are not compiled."""
+    start = pattern.removesuffix("*")
+    if _SPECIAL.search(start):
+        return fnmatch.fnmatchcase(name, pattern)
+    return name == pattern if start == pattern else name.startswith(start)
 
 
 def port_variable(role: str, name: str) -> str:

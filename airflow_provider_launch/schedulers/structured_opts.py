@@ -18,7 +18,7 @@ import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
@@ -26,8 +26,7 @@ from annotated_types import Gt
 
 from airflow_provider_launch.specs import cases
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, _shown
-from airflow_provider_launch.specs.runopts import runopts
-from airflow_provider_launch.util.docstrings import field_docstrings
+from airflow_provider_launch.specs.runopts import runopt, runopts
 from airflow_provider_launch.util.types import decode_optional, get_type_name, strip_annotated
 
 if typing.TYPE_CHECKING:
@@ -52,8 +51,13 @@ class _Field:
     default_factory: Any
     aliases: tuple[str, ...]
     deprecated_aliases: tuple[str, ...]
-    help: str
+    owner: type
+    other_help: str  # if the source has no text for it
     json_schema: Mapping[str, Any]
+
+    @property
+    def help(self) -> str:
+        return _texts(self.owner).get(self.name) or self.other_help
 
     @property
     def is_required(self) -> bool:
@@ -77,6 +81,23 @@ class _Field:
 
     def make_default(self) -> Any:
         return self.default if self.default_factory is MISSING else self.default_factory()
+
+
+class _Option(runopt):
+    """An option whose help is read when it is needed, because reading the source takes longer than all the rest."""
+
+    _field: _Field
+
+    @classmethod
+    def of(cls, option: runopt, field: _Field) -> Self:
+        made = cls(**vars(option))
+        made._field = field
+        del made.help
+        return made
+
+    @cached_property
+    def help(self) -> str:  # type: ignore[override]  # an attribute, once it is read
+        return self._field.help
 
 
 class StructuredOpts(Mapping[str, Any]):
@@ -112,12 +133,13 @@ class StructuredOpts(Mapping[str, Any]):
                 opts.add(
                     field.key,
                     field.opt_type,
-                    field.help,
+                    "",
                     default=field.default if has_default else None,
                     required=field.is_required,
                     aliases=(*field.aliases, *_own_name(field)),
                     deprecated_aliases=field.deprecated_aliases,
                 )
+                opts._opts[field.key] = _Option.of(opts._opts[field.key], field)  # noqa: SLF001 - a name of the plug-in interface
                 continue
             # An optional group stays None unless one of its fields is given: no field is required or filled in.
             given = {} if field.is_required else (field.make_default() or {})
@@ -180,6 +202,12 @@ class StructuredOpts(Mapping[str, Any]):
         return {**other, **self}
 
 
+@lru_cache(maxsize=512)
+def checked_options(cls: type[StructuredOpts]) -> runopts:
+    """Return the options as `as_runopts` does, but always the same object: change no part of it."""
+    return cls.as_runopts()
+
+
 def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = True, cast_text: bool = True) -> _O:
     """Return checked options from an unchecked mapping: a cfg or the extras of a connection.
 
@@ -189,7 +217,7 @@ def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = Tru
     Raises:
         InvalidRunConfigException: an option is unknown (only if `strict`), missing, given twice, or wrong.
     """
-    opts, fields = cls.as_runopts(), _leaves(cls)
+    opts, fields = checked_options(cls), _leaves(cls)
     values: dict[str, Any] = {}
     for name, given in opts.registered(_flat(cls, cfg), strict=strict).items():
         if name not in fields or given is None:
@@ -233,10 +261,18 @@ def json_schema_fields(cls: type[StructuredOpts]) -> dict[str, dict[str, Any]]:
 
 
 @lru_cache(maxsize=512)
+def _texts(cls: type) -> dict[str, str]:
+    # Imported here, because only the help needs it.
+    from airflow_provider_launch.util.docstrings import field_docstrings
+
+    return field_docstrings(cls)
+
+
+@lru_cache(maxsize=512)
 def _fields(cls: type[StructuredOpts]) -> tuple[_Field, ...]:
     if not hasattr(cls, "__dataclass_fields__"):
         raise TypeError(f"{cls.__name__} must be a dataclass to have options")
-    hints, docs = typing.get_type_hints(cls, include_extras=True), field_docstrings(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type] # the base itself is not a dataclass
         if not field.init:
@@ -254,7 +290,8 @@ def _fields(cls: type[StructuredOpts]) -> tuple[_Field, ...]:
                 default_factory=field.default_factory,
                 aliases=tuple(metadata.get("aliases", ())),
                 deprecated_aliases=tuple(metadata.get("deprecated_aliases", ())),
-                help=docs.get(field.name) or metadata.get("help") or field.name,
+                owner=cls,
+                other_help=metadata.get("help") or field.name,
                 json_schema=metadata.get("json_schema", {}),
             )
         )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydantic import TypeAdapter
 
 Problem = tuple[tuple[Any, ...], str]
@@ -35,6 +36,9 @@ _EXPECTED = {
 
 def type_problems(app: AppDef) -> list[Problem]:
     """Return the first values of a wrong type, one more than are shown; the app is neither copied nor changed."""
+    # Most apps are plain: pydantic would read the model for longer than a small task takes to launch one.
+    if type(app) is AppDef and _is_plain(app):
+        return []
     from pydantic import ValidationError
 
     try:
@@ -72,6 +76,48 @@ def shown(value: object) -> str:
     """Return a short form of a value for an error message."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _is_plain(item: Any) -> bool:
+    """Return whether every field is sure to have its type; False if only pydantic knows."""
+    return all(_PLAIN.get(str(field.type), _is_none)(getattr(item, field.name, ...)) for field in fields(item))
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _is_text(value: object) -> bool:
+    # Text with a surrogate is not valid.
+    return type(value) is str and value.isascii()
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _mapping(is_item: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: type(value) is dict and all(map(_is_text, value)) and all(map(is_item, value.values()))
+
+
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "int": _is_whole,
+    "int | None": lambda value: value is None or _is_whole(value),
+    "float": lambda value: type(value) in (int, float),
+    "bool": lambda value: type(value) is bool,
+    "list[str]": lambda value: type(value) is list and all(map(_is_text, value)),
+    "dict[str, str]": _mapping(_is_text),
+    "dict[str, int]": _mapping(_is_whole),
+    "dict[str, Any]": _mapping(lambda _: True),
+    "dict[str, object]": _mapping(lambda _: True),
+    "list[Mount]": lambda value: type(value) is list and not value,
+    "RetryPolicy": lambda value: type(value) is RetryPolicy,
+    "Resource": lambda value: type(value) is Resource and _is_plain(value),
+    "list[Role]": lambda value: type(value) is list and all(type(role) is Role and _is_plain(role) for role in value),
+}
+"""Annotation of a field to a check that is never True for a value that pydantic refuses; others must be None."""
 
 
 @cache

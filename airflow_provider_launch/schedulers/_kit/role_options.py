@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, checked_options, resolve_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.roles import AppDef
 
@@ -40,7 +40,7 @@ def _of_role(name: str, opts: OptsT, given: Mapping[str, Any], of_app: Collectio
         return opts
     kind = type(opts)
     try:
-        own = kind.as_runopts().registered(given, strict=True)
+        own = checked_options(kind).registered(given, strict=True)
         if shared := sorted(own.keys() & {BY_ROLE, *of_app}):
             raise InvalidAppError(
                 f"option {BY_ROLE}: role {name!r} has {shared[0]!r}, which applies to the whole app; set it outside of "
