@@ -66,7 +66,6 @@ def joined(traceback: Sequence[str], tail: Sequence[str]) -> list[str]:
     """Return the traceback and the last lines as one list; only the last lines if they have the whole traceback."""
     if not traceback:
         return [*tail]
-    shown = [any(line in text for text in tail) for line in (traceback[0], traceback[-1])]
     is_shown = all(any(line in text for text in tail) for line in traceback)
     return [*tail] if is_shown else [*traceback, REST, *tail]
 

@@ -42,6 +42,7 @@ def ddp(
     max_restarts: int = 0,
     retry_policy: str = "APPLICATION",
     local_ranks_filter: str | None = None,
+    max_disruptions: int | None = None,
 ) -> specs.AppDef:
     """Distributed data parallel: run torchrun on several nodes, with rendezvous at replica 0.
 
@@ -73,6 +74,8 @@ def ddp(
         retry_policy: the replicas that `max_retries` starts again: APPLICATION, all of them, or REPLICA, only the
             failed one, which torchrun joins to the others again only with rdzv_backend c10d
         local_ranks_filter: processes of each node whose lines go to the log of the replica, such as 0 or 0,1
+        max_disruptions: restarts after a lost node or a reclaimed host, which do not count as retries; refused where
+            the scheduler cannot distinguish them from failures
     """
     names = StructuredNameArgument.parse_from(name, m, script)
     least, most, processes, nnodes = parse_nnodes(j)
@@ -114,6 +117,7 @@ def ddp(
                 resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
                 port_map={"c10d": rdzv_port},
                 mounts=[*specs.parse_mounts(mounts)] if mounts else [],
+                max_disruptions=max_disruptions,
             )
         ],
         metadata=dict(metadata or {}),
@@ -133,6 +137,7 @@ def spmd(
     max_retries: int = 0,
     mounts: list[str] | None = None,
     debug: bool = False,
+    max_disruptions: int | None = None,
 ) -> specs.AppDef:
     """Single program, multiple data: `dist.ddp` on hosts of one named resource.
 
@@ -149,6 +154,7 @@ def spmd(
         max_retries: how often the scheduler may start a failed app again
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
         debug: whether torch does more checks and logs more
+        max_disruptions: as for `dist.ddp`
     """
     # Imported here, so that `get_builtin_source` can return this function as a complete file.
     from airflow_provider_launch.components.dist import ddp
@@ -166,4 +172,5 @@ def spmd(
         max_retries=max_retries,
         mounts=mounts,
         debug=debug,
+        max_disruptions=max_disruptions,
     )

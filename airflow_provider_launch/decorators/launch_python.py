@@ -30,6 +30,7 @@ _NAME = "@task.launch_python"
 _REPLICA = "replica"
 _OF_ROLE = (
     "image", "num_replicas", "resource", "env", "max_retries", "retry_policy", "port_map", "mounts", "metadata",
+    "max_disruptions",
 )  # fmt: skip
 _TEXTS = frozenset(
     {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "run_id", "params", "task_instance_key_str"}
@@ -201,11 +202,11 @@ def launch_python_task(
     Args:
         python_callable: the function, for `@task.launch_python` without brackets.
         multiple_outputs: as for `@task`: True pushes each key of a returned dict. None: by the annotation.
-        kwargs: `image`, `num_replicas`, `resource`, `env`, `max_retries`, `retry_policy`, `port_map`, `mounts` and
-            `metadata` as in `Role`; `python`, the interpreter in the image (None: `python3`, on local processes that of
-            the worker); `torch=True` is `torch_env` of the role; `gather=True` returns a list of the
-            values of all replicas; arguments of `LaunchAppOperator` except `app`, `component`, `wait` and `results`,
-            and those of every task.
+        kwargs: `image`, `num_replicas`, `resource`, `env`, `max_retries`, `retry_policy`, `max_disruptions`,
+            `port_map`, `mounts` and `metadata` as in `Role`; `python`, the interpreter in the image (None: `python3`,
+            on local processes that of the worker); `torch=True` is `torch_env` of the role; `gather=True` returns a
+            list of the values of all replicas; arguments of `LaunchAppOperator` except `app`, `component`, `wait` and
+            `results`, and those of every task.
 
     Raises:
         InvalidAppError: at DAG parsing: the function, something that it uses, or an argument cannot travel.

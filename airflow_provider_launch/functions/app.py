@@ -80,6 +80,7 @@ def role_app(
     metadata: Mapping[str, Any] | None = None,
     workspace: Workspace | None = None,
     torch: bool = False,
+    max_disruptions: int | None = None,
 ) -> AppDef:
     """Return the app of a function, still without the function.
 
@@ -97,6 +98,7 @@ def role_app(
         metadata: by scheduler or tool.
         workspace: local directories; modules next to the file of the function may then be imported.
         torch: its `torch_env`.
+        max_disruptions: restarts after the loss of a replica that do not count as retries.
     """
     role = Role(
         name=name,
@@ -112,6 +114,7 @@ def role_app(
         metadata={**(metadata or {})},
         workspace=workspace,
         torch_env=torch,
+        max_disruptions=max_disruptions,
     )
     if resource is not None:
         role.resource = resource

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.deployment import deployment
 from airflow_provider_launch.operators._data import settled_app
+from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.component_args import bound_args, gives_text
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
+from airflow_provider_launch.specs.sentinels import NONE
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.roles import AppDef
 
+_BUILTIN = "airflow_provider_launch.components."
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 
@@ -54,6 +57,28 @@ def check_component(task: LaunchAppOperator) -> None:
             argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
         ]
     bound_args(function, arguments, _defaults(task), is_open)
+
+
+def refuse_missing_script(task: LaunchAppOperator, app: AppDef) -> None:
+    """Refuse a relative script of a built-in component that is not where local processes start.
+
+    Containers may have it in their image.
+
+    Raises:
+        InvalidAppError: names the directory, and the workspace that is missing.
+    """
+    function, role = _function(task), app.roles[0]
+    if task.workspace or role.workspace or not function.__module__.startswith(_BUILTIN):
+        return
+    script = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs.get("script")
+    image = "" if role.image in {NONE, IMAGE} else role.image
+    directory = Path(image).expanduser().absolute()
+    is_relative = script and "$" not in script and not Path(script).is_absolute()
+    if is_relative and directory.is_dir() and not (directory / script).is_file():
+        raise InvalidAppError(
+            f"component {task.component!r}: there is no script {script!r} in {directory}, where the program starts on "
+            f"this scheduler; add workspace='.' to the task for one next to the DAG file, or give an absolute path"
+        )
 
 
 def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:

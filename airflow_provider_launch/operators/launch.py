@@ -366,8 +366,12 @@ class LaunchAppOperator(BaseOperator):
         if self._killer is not None:
             self._killer.fire()
 
-    def _app_for(self, app: AppDef, backend: str) -> AppDef:  # noqa: ARG002 - for operators built on this one
-        """Return the app for a scheduler of this kind."""
+    def _app_for(self, app: AppDef, backend: str) -> AppDef:
+        """Return the app for a scheduler of this kind; for operators built on this one."""
+        if self.component is not None and backend == "local":
+            from airflow_provider_launch.operators._component import refuse_missing_script
+
+            refuse_missing_script(self, app)
         return app
 
     def _value_of(self, outcome: Mapping[str, Any]) -> Any:

@@ -51,9 +51,9 @@ def in_order_of_failure(
     because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
     file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
 
-    Replicas that the launcher stopped count only if they had written an error file that is not about the stop itself, as
-    torchrun writes one, and not about lost peers. Of more than 64 replicas, only the
-    errors of those that ended first are compared.
+    Replicas that the launcher stopped count only if they had written an error file that is not about lost peers or the
+    stop itself, as torchrun writes one. Of more than 64 replicas, only the errors of those that ended first are
+    compared.
 
     Args:
         replicas: of the last attempt.

@@ -127,7 +127,7 @@ class DistributedTests(ContractBase):
         assert "the cause" in found.structured_error_msg
 
     def test_a_replica_that_reports_its_stop_has_not_failed(self, apps: Apps) -> None:
-        """torchrun writes an error when it gets TERM, and may need longer than its grace."""
+        """At TERM torchrun writes an error, and it may need longer than its grace."""
         script = (
             'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
             'if [ "$LAUNCH_REPLICA_ID" = 0 ]; then sleep 3; exit 5; fi; '

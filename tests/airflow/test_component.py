@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider_launch._airflow import AirflowFailException
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Role
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
@@ -246,3 +248,35 @@ def test_a_component_runs_code_of_a_workspace(tmp_path):
 
     assert ran.error is None, ran.error
     assert lines_of(ran) == [f"hello test_run {sys.prefix}"]
+
+
+@pytest.mark.parametrize(
+    ("component", "arguments"),
+    [
+        ("dist.ddp", {"script": "train.py"}),
+        ("dist.spmd", ["--h", "cpu.nano", "--script", "train.py"]),
+        ("utils.python", {"script": "{{ 'train' }}.py"}),
+    ],
+    ids=["ddp", "spmd", "python"],
+)
+def test_a_script_that_is_not_there_is_refused_with_the_cure(component, arguments):
+    """Local processes start in the directory of the worker, which only shows that the file cannot be opened."""
+    ran = run_task(task_of(component, arguments), FakeExecutionApi())
+
+    assert f"component {component!r}: there is no script 'train.py' in {Path.cwd()}" in str(ran.error)
+    assert "workspace='.'" in str(ran.error)
+    assert isinstance(ran.error, AirflowFailException)
+
+
+@pytest.mark.parametrize("where", ["workspace", "image", "path", "directory"])
+def test_a_script_is_found(where, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print('trained')")
+    arguments = {"script": str(tmp_path / "train.py") if where == "path" else "train.py"}
+    if where == "image":
+        arguments["image"] = str(tmp_path)
+    if where == "directory":
+        monkeypatch.chdir(tmp_path)
+    task = task_of("utils.python", arguments, **({"workspace": str(tmp_path)} if where == "workspace" else {}))
+    ran = run_task(task, FakeExecutionApi())
+
+    assert (ran.error, lines_of(ran)) == (None, ["trained"])

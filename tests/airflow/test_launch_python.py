@@ -177,6 +177,16 @@ def test_an_app_of_its_own_retries() -> None:
     assert api.xcoms["second_time", "app"]["attempts"] == 2
 
 
+def test_a_bound_of_disruptions_is_that_of_the_role() -> None:
+    def trained():
+        return 1
+
+    ran = run(made(trained, options={"max_disruptions": 3}), FakeExecutionApi())
+    assert "role 'trained'" in str(ran.error)
+    assert "max_disruptions" in str(ran.error)
+    assert run(made(trained, options={"max_disruptions": 0}), FakeExecutionApi()).error is None
+
+
 def test_variables_ports_and_the_python_are_those_of_the_role() -> None:
     api = FakeExecutionApi()
 

@@ -177,6 +177,12 @@ def test_ddp_takes_the_options_of_torchrun(given, part):
     assert part in dist.ddp(script="train.py", **given).roles[0].args[1]
 
 
+def test_restarts_after_a_lost_node_can_be_bounded():
+    assert dist.ddp(script="train.py").roles[0].max_disruptions is None
+    assert dist.ddp(script="train.py", max_disruptions=5).roles[0].max_disruptions == 5
+    assert dist.spmd(script="train.py", max_disruptions=0).roles[0].max_disruptions == 0
+
+
 def test_ddp_takes_a_module_and_debugs():
     role = dist.ddp(m="a.b.main", debug=True, env={"LOGLEVEL": "INFO", "CUDA_LAUNCH_BLOCKING": "0"}).roles[0]
 

@@ -53,12 +53,13 @@ def test_the_fields_are_those_of_a_role() -> None:
         share, [[1]], {"scale": 3},
         image="python:3.12", python="/opt/python", num_replicas=4, resource=resource, env={"A": "b ${replica_id}"},
         max_retries=2, retry_policy=RetryPolicy.REPLICA, port_map={"x": 0}, metadata={"docker": {}}, torch=True,
+        max_disruptions=5,
     )  # fmt: skip
     check_app(app)
     (role,) = app.roles
 
     assert (app.name, role.name, role.image, role.entrypoint) == ("share", "share", "python:3.12", "/opt/python")
-    assert (role.num_replicas, role.resource, role.max_retries) == (4, resource, 2)
+    assert (role.num_replicas, role.resource, role.max_retries, role.max_disruptions) == (4, resource, 2, 5)
     assert (role.retry_policy, role.port_map, role.metadata) == (RetryPolicy.REPLICA, {"x": 0}, {"docker": {}})
     assert role.torch_env
     assert role.env["A"] == "b ${replica_id}"
