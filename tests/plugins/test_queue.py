@@ -17,9 +17,9 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.states import is_terminal
-from tests.plugins.test_tsp import REAL, TspEngine
+from tests.plugins.test_tsp import TspEngine
 
-pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
+pytestmark = pytest.mark.engine("task-spooler")
 
 
 @pytest.fixture
