@@ -164,7 +164,11 @@ _ROWS = (
         "list the connections that this shell has, or test them",
         "about:connections",
         (
-            _argument("--test", action="store_true", help="ask each scheduler; nothing is launched. Connections of Airflow's own types only by ID"),
+            _argument(
+                "--test",
+                action="store_true",
+                help="ask each scheduler; nothing is launched. Connections of Airflow's own types only by ID",
+            ),
             _argument("ids", nargs="*", metavar="ID", help="only these; also those of Airflow"),
         ),
     ),

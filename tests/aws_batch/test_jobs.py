@@ -110,7 +110,9 @@ def test_nodes_without_a_shell_know_their_numbers(scheduler, launch) -> None:
     [("true", {"rows": 3}), ("echo 2 >$LAUNCH_RESULT_PATH", 2)],
     ids=["alone", "both"],
 )
-def test_a_result_is_read_where_kubernetes_pod_operator_has_it(scheduler, launch, script, expected, code, state) -> None:
+def test_a_result_is_read_where_kubernetes_pod_operator_has_it(
+    scheduler, launch, script, expected, code, state
+) -> None:
     """An image of that operator moves unchanged; the launcher's own file comes first."""
     write = """mkdir -p /airflow/xcom; echo '{"rows": 3}' >/airflow/xcom/return.json"""
     app_id = launch(("main", "sh", ["-c", f"{write}; {script}; exit {code}"], 1))

@@ -73,7 +73,10 @@ def test_connections_of_plug_ins_and_misspelt_types_are_listed(launch, define) -
     assert rows["plugin"]["where"].startswith("acme ")
     assert "'launch_lokal', which is not a launch type; use one of launch, launch_local" in rows["typo"]["result"]
 
-def test_connections_of_airflows_own_types_are_listed_if_they_can_be_used(launch, define, monkeypatch, tmp_path) -> None:
+
+def test_connections_of_airflows_own_types_are_listed_if_they_can_be_used(
+    launch, define, monkeypatch, tmp_path
+) -> None:
     """A host of files is a connection of type `ssh`, too, so that it is only tested by its id."""
     define("cluster", "kubernetes", kube_config_path=str(tmp_path / "none"))
     define("batch", "aws", region_name="eu-west-1")

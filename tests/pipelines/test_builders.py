@@ -174,7 +174,12 @@ def test_a_wrong_file_of_parameters_of_a_pipeline_in_python_is_named(write):
 
 @pytest.mark.parametrize(
     ("name", "counterpart"),
-    [("configuration_file", "config"), ("parameters", "params"), ("tag", "tags, a list"), ("conn_id", "launch_conn_id")],
+    [
+        ("configuration_file", "config"),
+        ("parameters", "params"),
+        ("tag", "tags, a list"),
+        ("conn_id", "launch_conn_id"),
+    ],
 )
 def test_an_argument_of_another_name_is_refused_with_ours(write, name, counterpart):
     """Airflow's own error only says that the argument is unexpected."""
