@@ -11,21 +11,13 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any
 
+from airflow_provider_launch.functions.program import cure_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 REPLICA = "replica"
 """Name of the parameter for the replica in which the function runs."""
 _SHOWN_CHARS = 60
 _HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
-_CURES = (
-    ("item", "use .item()"),  # a number of NumPy or torch; an array has `tolist`, too
-    ("isoformat", "use .isoformat(), or a template such as '{{ ts }}'"),
-    ("total_seconds", "pass its seconds"),
-    ("__fspath__", "use str()"),
-    ("model_dump", "use .model_dump(mode='json')"),
-    ("__dataclass_fields__", "use dataclasses.asdict()"),
-)
-_OTHERS = "pass texts, numbers, lists and dicts, or the address of the data"
 
 
 def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +110,8 @@ def _wrong_parts(value: Any, path: str, later: Callable[[Any], bool]) -> Iterato
         for at, each in enumerate(value):
             yield from _wrong_parts(each, f"{path}[{at}]", later)
     elif not later(value):
-        yield value, path, _cure(value)
+        template = ", or a template such as '{{ ts }}'" if hasattr(value, "isoformat") else ""
+        yield value, path, cure_of(value, "pass") + template
 
 
 def _scalar_cure(value: Any) -> str:
@@ -130,16 +123,6 @@ def _scalar_cure(value: Any) -> str:
     if isinstance(value, str) and _HALF_OF_PAIR.search(value):
         return "remove the half of a surrogate pair"
     return ""
-
-
-def _cure(value: Any) -> str:
-    if isinstance(value, (set, frozenset)):
-        return "use sorted()"
-    if isinstance(value, (bytes, bytearray)):
-        return "pass a text, or the address of the data"
-    if hasattr(value, "tolist") and getattr(value, "shape", ()) != ():
-        return "use .tolist(), or pass the address of the data"
-    return next((cure for name, cure in _CURES if hasattr(type(value), name)), _OTHERS)
 
 
 def _short(value: Any) -> str:

@@ -184,6 +184,9 @@ def _assigned(node: ast.stmt) -> set[str]:
         targets = [node.value]
     elif isinstance(node, ast.Match):
         targets = [case.pattern for case in node.cases]
+    elif type(node).__name__ == "TypeAlias":
+        # A statement of Python 3.12.
+        targets = [node.name]  # type: ignore[attr-defined]
     return {name for target in targets for each in ast.walk(target) if (name := _stored(each)) is not None}
 
 

@@ -11,8 +11,8 @@ from types import CodeType
 _OPS = dis.opmap
 _LOAD_GLOBAL, _IMPORT, _EXTENDED = _OPS["LOAD_GLOBAL"], _OPS["IMPORT_NAME"], _OPS["EXTENDED_ARG"]
 _LOAD_NAME = {_OPS[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in _OPS}
-_STORE_NAME = _OPS["STORE_NAME"]
-_SOUGHT = re.compile(b"[" + re.escape(bytes([_LOAD_GLOBAL, *_LOAD_NAME, _STORE_NAME, _IMPORT])) + b"]")
+_STORE_NAME, _STORE_GLOBAL = _OPS["STORE_NAME"], _OPS["STORE_GLOBAL"]
+_SOUGHT = re.compile(b"[" + re.escape(bytes([_LOAD_GLOBAL, *_LOAD_NAME, _STORE_NAME, _STORE_GLOBAL, _IMPORT])) + b"]")
 # Since Python 3.11 the lowest bit of the argument of LOAD_GLOBAL has another meaning (documentation of `dis`).
 _SHIFT = 1 if sys.version_info >= (3, 11) else 0
 
@@ -26,6 +26,8 @@ class Names:
     """Names that a class body or the piece itself may define before it uses them."""
     modules: dict[str, None] = field(default_factory=dict)
     """Modules of import statements."""
+    made: dict[str, None] = field(default_factory=dict)
+    """Names to which functions assign with `global`."""
 
 
 def names_in(code: CodeType, found: Names | None = None) -> Names:
@@ -35,6 +37,7 @@ def names_in(code: CodeType, found: Names | None = None) -> Names:
     """
     found = Names() if found is None else found
     names, ops, arguments = code.co_names, code.co_code[::2], code.co_code[1::2]
+    targets = {_LOAD_GLOBAL: found.needed, _STORE_GLOBAL: found.made, _IMPORT: found.modules}
     loaded: list[str] = []
     stored: set[str] = set()
     for match in _SOUGHT.finditer(ops):
@@ -44,14 +47,13 @@ def names_in(code: CodeType, found: Names | None = None) -> Names:
             # The rest of a large argument.
             before -= 1
             argument |= arguments[before] << (8 * (at - before))
-        if op == _LOAD_GLOBAL:
-            found.needed[names[argument >> _SHIFT]] = None
+        name = names[argument >> _SHIFT if op == _LOAD_GLOBAL else argument]
+        if op in targets:
+            targets[op][name] = None
         elif op in _LOAD_NAME:
-            loaded.append(names[argument])
-        elif op == _STORE_NAME:
-            stored.add(names[argument])
-        elif op == _IMPORT:
-            found.modules[names[argument]] = None
+            loaded.append(name)
+        else:
+            stored.add(name)
     for name in loaded:
         (found.maybe if name in stored else found.needed)[name] = None
     for const in code.co_consts:

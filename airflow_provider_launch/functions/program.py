@@ -25,8 +25,6 @@ ANNOTATIONS = annotations.compiler_flag
 """Annotations stay text, so their names are not needed. Python 3.8.2 has changed the number."""
 FOLDER, MODULE, PROGRAM = "launch-function-", "launch_function", "launch_function_program"
 KILLED = 143
-LARGEST_FLOAT = sys.float_info.max
-"""Also false for NaN: a comparison with it is."""
 MESSAGE_CHARS, FRAMES = 1500, 8
 """Limits of the message in the error file, which Kubernetes cuts at 4096 bytes."""
 
@@ -77,6 +75,17 @@ class Replica:
         return items[start:end]
 
 
+CURES = (
+    ("item", "use .item()"),  # a number of NumPy or torch; an array has `tolist`, too
+    ("isoformat", "use .isoformat()"),
+    ("total_seconds", "use .total_seconds()"),
+    ("__fspath__", "use str()"),
+    ("model_dump", "use .model_dump(mode='json')"),
+    ("__dataclass_fields__", "use dataclasses.asdict()"),
+    ("__next__", "use list()"),
+)
+
+
 class Refused(Exception):
     """The function returned a value that cannot be a result."""
 
@@ -96,7 +105,8 @@ def fill(namespace: dict[str, Any], source: dict[str, Any]) -> None:
         lines[number - 1 : number - 1 + len(piece)] = piece
     # For tracebacks, and for libraries that read the source of a function.
     linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    names = {"inf": float("inf"), "nan": float("nan"), "set": set, "frozenset": frozenset, "__builtins__": {}}
+    names = {"inf": float("inf"), "nan": float("nan"), "set": set, "frozenset": frozenset}
+    names.update({"Ellipsis": ..., "__builtins__": {}})
     for name, text in source["values"].items():
         namespace[name] = eval(text, dict(names))
     for number, text in source["pieces"]:
@@ -193,16 +203,12 @@ def remove(folder: str, owner: int) -> None:
 
 
 def plain(value: Any, path: str) -> Any:
-    """Return the value as JSON holds it.
+    """Return the value as JSON holds it. NaN and Infinity stay: the launcher stores null and names their place.
 
     Raises:
         Refused: JSON cannot hold it, or a part of it.
     """
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, (int, float)):
-        if not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:
-            raise Refused("%s is %r, which is not a JSON number; return None or a text" % (path, value))
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(each, "%s[%d]" % (path, at)) for at, each in enumerate(value)]
@@ -214,7 +220,19 @@ def plain(value: Any, path: str) -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         # A number of NumPy or torch, such as a loss: the same number in Python.
         return plain(value.item(), path)
-    raise Refused("%s is a %s (%s)" % (path, type(value).__name__, repr(value)[:60]))
+    raise Refused("%s is a %s (%s); %s" % (path, type(value).__name__, repr(value)[:60], cure_of(value, "return")))
+
+
+def cure_of(value: Any, verb: str) -> str:
+    """Return how to change a value that JSON cannot hold; `verb` is what happens with it: pass, return."""
+    if isinstance(value, (set, frozenset)):
+        return "use sorted()"
+    if isinstance(value, (bytes, bytearray)):
+        return verb + " a text, or the address of the data"
+    if hasattr(value, "tolist") and getattr(value, "shape", ()) != ():
+        return "use .tolist(), or %s the address of the data" % verb
+    others = verb + " texts, numbers, lists and dicts, or the address of the data"
+    return next((cure for name, cure in CURES if hasattr(type(value), name)), others)
 
 
 def document(value: Any, name: str) -> dict[str, Any]:
@@ -257,10 +275,13 @@ def write_result(path: str | None, found: dict[str, Any]) -> None:
         file.write(text)
 
 
-def message_of(error: Exception, frames: Iterable[Any], file: str) -> str:
+def message_of(error: BaseException, frames: Iterable[Any], file: str) -> str:
     """Return the error with the lines of the DAG file that led to it, the last one at the end."""
     short = os.path.basename(file)
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
     first = "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
     if isinstance(error, ImportError):
         first += "; install it in the image, or send it with a workspace"
@@ -272,16 +293,17 @@ def message_of(error: Exception, frames: Iterable[Any], file: str) -> str:
     return "\n".join(lines)[: 2 * MESSAGE_CHARS]
 
 
-def report(error: Exception, file: str) -> None:
+def report(error: BaseException, file: str) -> None:
     """Print the traceback from the first line of the DAG file on, and write the error file."""
     import traceback
 
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename != file:
         start = start.tb_next
+    # Before the streams are used, which the function may have closed.
+    write_error(message_of(error, traceback.extract_tb(start), file))
     sys.stdout.flush()
     traceback.print_exception(type(error), error, start)
-    write_error(message_of(error, traceback.extract_tb(start), file))
 
 
 def write_error(message: str) -> None:
@@ -360,7 +382,10 @@ def main(program: str, text: str, arguments: str, result_path: str | None) -> No
                 write_error(error.code[:MESSAGE_CHARS])
             raise
         value = None
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Also asyncio.CancelledError, and classes of the function.
         report(error, source["file"])
         sys.exit(1)
     if sent["gather"] or Replica().id == 0:

@@ -131,8 +131,8 @@ class _Check:
             return False
         line = self._imports.lines[code.co_firstlineno - 1]
         is_alone = re.match(rf"\s*(?:async\s+)?def\s+{name}\b", line) is not None
-        has_defaults = bool(value.__defaults__ or value.__kwdefaults__)
-        return is_alone and not has_defaults and not value.__closure__ and _is_simple(value, may_yield=True)
+        has_more = bool(value.__defaults__ or value.__kwdefaults__ or value.__dict__ or value.__closure__)
+        return is_alone and not has_more and _is_simple(value, may_yield=True)
 
 
 def _has_plain_cells(function: FunctionType) -> bool:

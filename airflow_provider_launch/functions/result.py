@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from airflow_provider_launch.functions.program import LARGEST_RESULT
-from airflow_provider_launch.schedulers.result_document import check_result
+from airflow_provider_launch.schedulers.result_document import check_result, with_null
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.untrusted import inflate, one_line, parse_json
 
@@ -58,8 +58,10 @@ def values_of(documents: Iterable[Any], most_bytes: int) -> list[Any]:
 
 def _unpacked(text: str) -> Any:
     try:
-        value = parse_json(inflate(base64.b85decode(text), LARGEST_RESULT), LARGEST_RESULT)
+        written = parse_json(inflate(base64.b85decode(text), LARGEST_RESULT), LARGEST_RESULT, is_finite=False)
     except (ValueError, binascii.Error) as error:
         raise InvalidAppError(f"the packed value of the function cannot be read: {error}") from error
-    check_result(value)
-    return value
+    # Under the name that a value has which is not packed, for the warning.
+    document: Any = with_null({"value": written})
+    check_result(document)
+    return document["value"]

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, GenericAlias, ModuleType, UnionType
 from typing import Any
 
 from airflow_provider_launch.functions.dag_file import BoundName, DagFile, parsed_file
@@ -25,6 +25,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 DECORATOR = "@task.launch_python"
 _OF_MODULES = frozenset({"__name__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__debug__"})
 _AIRFLOW = "airflow"
+_ASSIGNMENTS = frozenset({"Assign", "AnnAssign", "TypeAlias"})
 GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -93,6 +94,9 @@ class _Collector:
         self._meanings: dict[str, object] = {}
         """The object behind each name, because all pieces share one module."""
         self._later: dict[str, None] = {}
+        self._unknown: dict[str, None] = {}
+        """Names that the file does not define; one of its functions may do that with `global`."""
+        self._made: dict[str, None] = {}
 
     def collect(self) -> FunctionSource:
         function, code = self._function, self._function.__code__
@@ -120,6 +124,8 @@ class _Collector:
             names = names_in(code)
             names.needed.update(dict.fromkeys(code.co_freevars))
             self._use(names, _cells(function))
+        for name in self._unknown.keys() - self._made.keys():
+            raise _CannotTravelError(_unknown(name, self._path))
         return FunctionSource(
             self._path, function.__name__, line, sorted(self._pieces), self._values, tuple(self._later)
         )
@@ -143,6 +149,7 @@ class _Collector:
     # ---- names -----------------------------------------------------------------------------------------------
 
     def _use(self, names: Names, cells: dict[str, CellType], own: str = "") -> None:
+        self._made.update(names.made)
         for name in names.modules:
             self._check_module(name, name)
         for name in names.needed:
@@ -154,11 +161,15 @@ class _Collector:
 
     def _try_name(self, name: str, cells: dict[str, CellType]) -> None:
         """Add a name if it can travel; the replica may not need it."""
-        before = (dict(self._pieces), dict(self._values), dict(self._meanings), dict(self._later))
+        fields = ("_pieces", "_values", "_meanings", "_later", "_unknown", "_made")
+        before = {field: dict(getattr(self, field)) for field in fields}
         try:
             self._name(name, cells)
+            can_travel = self._unknown.keys() <= before["_unknown"].keys() | self._made.keys()
         except _CannotTravelError:
-            self._pieces, self._values, self._meanings, self._later = before
+            can_travel = False
+        if not can_travel:
+            vars(self).update(before)
 
     def _name(self, name: str, cells: dict[str, CellType]) -> None:
         if name in cells:
@@ -179,8 +190,7 @@ class _Collector:
             if self._is_new(name, bindings[-1].node):
                 self._unread(name, bindings)
         elif not hasattr(builtins, name) and name not in _OF_MODULES:
-            file = os.path.basename(self._path)
-            raise _CannotTravelError(f"it uses {name!r}, which is neither in it nor in {file}")
+            self._unknown[name] = None
 
     def _is_new(self, name: str, meaning: object) -> bool:
         """Return whether the name is not collected yet; it must not stand for two things."""
@@ -244,6 +254,11 @@ class _Collector:
 
     def _object(self, name: str, value: Any, found: list[BoundName]) -> None:
         """Add an object that a definition made, such as a function with a decorator, or refuse it."""
+        if hasattr(value, "registry") and hasattr(value, "dispatch"):
+            raise _CannotTravelError(f"functions are registered for {name!r}, which would be missing; use one function")
+        if _is_hint(value) and [type(each.node).__name__ in _ASSIGNMENTS for each in found] == [True]:
+            self._bound(name, found[0], {})
+            return
         definitions = [each for each in found if isinstance(each.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         if definitions and len(definitions) == len(found):
             wrapped = inspect.unwrap(value) if callable(value) else value
@@ -263,6 +278,8 @@ class _Collector:
             return
         if node.name != name:
             raise _CannotTravelError(f"it calls {node.name!r} by another name, {name!r}; use one name")
+        if value.__dict__ and not node.decorator_list:
+            raise _CannotTravelError(f"{name!r} has attributes, which would be missing: {', '.join(value.__dict__)}")
         whole = next((each.whole for each in found if each.node is node), None)
         self._bound(name, BoundName(node, None, whole), _cells(value))
 
@@ -368,6 +385,10 @@ class _Collector:
         raise _CannotTravelError(_of_airflow(name))
 
 
+def _unknown(name: str, path: str) -> str:
+    return f"it uses {name!r}, which is neither in it nor in {os.path.basename(path)}"
+
+
 def _of_airflow(name: str) -> str:
     return f"{name!r} is a part of Airflow, which stays on the worker; pass what it needs as an argument"
 
@@ -418,6 +439,11 @@ def _annotation_names(node: ast.AST) -> Iterator[str]:
         for annotation in found:
             if isinstance(annotation, ast.AST):
                 yield from (part.id for part in ast.walk(annotation) if isinstance(part, ast.Name))
+
+
+def _is_hint(value: Any) -> bool:
+    """Return whether it is made for type hints, such as `TypeVar("T")`, `dict[str, int]` or `int | None`."""
+    return type(value).__module__ == "typing" or isinstance(value, (GenericAlias, UnionType))
 
 
 def is_plain(value: Any, depth: int = 50) -> bool:

@@ -261,6 +261,15 @@ on_places = pytest.mark.parametrize(
 in_modes = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 
 
+def image_of(place: Place) -> str:
+    """Return an image with Python on the engine of the place."""
+    for name in ("_docker", "_engine"):
+        engine = getattr(place, name, None)
+        if engine is not None:
+            return str(engine.python_image())
+    return ""
+
+
 # ---- meanwhile ---------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from airflow_provider_launch.functions import Replica
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.specs import Resource
 from airflow_provider_launch.specs.errors import AppFailedError
-from tests.airflow.guarantees import CONN, Heard, LocalPlace, Place, in_modes, meanwhile, on_places
+from tests.airflow.guarantees import CONN, Heard, LocalPlace, Place, image_of, in_modes, meanwhile, on_places
 from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task, run_to_end
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
@@ -87,15 +87,6 @@ def cleans_up() -> None:
         time.sleep(300)
     finally:
         print("cleaned up", flush=True)
-
-
-def image_of(place: Place) -> str:
-    """Return an image with Python on the engine of the place."""
-    for name in ("_docker", "_engine"):
-        engine = getattr(place, name, None)
-        if engine is not None:
-            return str(engine.python_image())
-    return ""
 
 
 def made(place: Place, function: Callable[..., Any], *args: Any, options: dict[str, Any], **kwargs: Any) -> Any:

@@ -5,16 +5,13 @@ DAGs on local processes run in a real Airflow; for the others the request is mad
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.airflow.versions import HAS_STORE
+from tests.support.airflow_home import migrated, run_dags
 
 pytestmark = pytest.mark.skipif(not HAS_STORE, reason="the pages are written for the newest Airflow")
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,22 +58,11 @@ def write_blocks(page: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    home = tmp_path_factory.mktemp("airflow")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    env |= {
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "LAUNCH_HOME": str(home / "launch"),
-        "HOME": str(home),
-        "TMPDIR": str(home),
+    connections = {
+        name: {"conn_type": name.removesuffix("_DEFAULT").lower(), "extra": extra}
+        for name, extra in CONNECTIONS.items()
     }
-    for name, extra in CONNECTIONS.items():
-        conn_type = name.removesuffix("_DEFAULT").lower()
-        env[f"AIRFLOW_CONN_{name}"] = json.dumps({"conn_type": conn_type, "extra": extra})
-    subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], env=env, check=True, capture_output=True, timeout=600
-    )
-    return env
+    return migrated(tmp_path_factory.mktemp("airflow"), connections)
 
 
 @pytest.mark.timeout(900)
@@ -85,19 +71,10 @@ def test_dags_of_the_pages_run(environment, kind, tmp_path) -> None:
     for page in PAGES[kind]:
         write_blocks(page, tmp_path / "dags" / Path(page).stem)
 
-    log = tmp_path / "log"
-    with log.open("w", encoding="utf-8") as lines:
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.support.dag_runs", str(tmp_path / "dags"), str(tmp_path / "report.json")],
-            cwd=ROOT, env=environment | {"AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags")},
-            stdout=lines, stderr=subprocess.STDOUT, timeout=850, check=False,
-        )  # fmt: skip
+    # The file `log` has the lines of the tasks.
+    report = run_dags(tmp_path / "dags", environment, tmp_path / "log", 850)
 
-    assert ran.returncode == 0, log.read_text(encoding="utf-8")[-3000:]
-    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert {file.partition("/")[0] for file in report} == {Path(page).stem for page in PAGES[kind]}
-    errors = {file: found["error"] for file, found in report.items() if "error" in found}
-    assert not errors, "\n".join(f"{file}: {error}" for file, error in errors.items())
     dags = {dag_id: found for file in report.values() for dag_id, found in file.items()}
     failed = {
         (dag_id, task)
@@ -105,7 +82,6 @@ def test_dags_of_the_pages_run(environment, kind, tmp_path) -> None:
         for task, state in found["tasks"].items()
         if state not in {"success", "skipped", "dry run"}
     }
-    # The file `log` has the lines of the tasks.
     assert failed == {(dag_id, task) for dag_id, task in FAILS.items() if dag_id in dags}
     returned = {(dag_id, task): dags[dag_id]["returned"].get(task) for dag_id, task in RETURNED if dag_id in dags}
     assert returned == {key: value for key, value in RETURNED.items() if key[0] in dags}

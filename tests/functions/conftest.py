@@ -16,10 +16,10 @@ _NUMBERS = itertools.count()
 def module_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Write a file and import it, as Airflow imports a DAG file."""
 
-    def make(text: str, name: str = "dag.py") -> Any:
+    def make(text: str | bytes, name: str = "dag.py") -> Any:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
         module_name = f"unusual_prefix_{next(_NUMBERS)}_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,19 +18,22 @@ import pytest
 
 from airflow_provider_launch.functions import Replica, function_app, program, value_of
 from airflow_provider_launch.schedulers.environment import port_variable
-from airflow_provider_launch.specs import AppDef, macros
+from airflow_provider_launch.schedulers.result_document import parse_result
+from airflow_provider_launch.specs import AppDef, Resource, macros
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 OLD = ["2.7", "3.6", "3.7"]
 PYTHONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
-def python_of(version: str) -> str:
+def find_python(version: str) -> str | None:
     """Return an interpreter of this version, without a search in the environment of the tests."""
     found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
-    if not any(found):
-        pytest.skip(f"Python {version} is not installed")
-    return str(next(filter(None, reversed(found))))
+    return next((str(each) for each in reversed(found) if each), None)
+
+
+def python_of(version: str) -> str:
+    return find_python(version) or pytest.skip(f"Python {version} is not installed")
 
 
 class Ran:
@@ -124,8 +128,9 @@ def test_its_syntax_is_that_of_python_3_8() -> None:
     ast.parse(Path(program.__file__).read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
+@pytest.mark.parametrize("version", ["oldest", "newest"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_processes_of_the_function_find_its_helpers(module_of, tmp_path, method) -> None:
+def test_processes_of_the_function_find_its_helpers(module_of, tmp_path, method, version) -> None:
     """With a helper that only lives in memory, a pool starts its processes for ever."""
     text = """
 import multiprocessing
@@ -139,7 +144,8 @@ def f(method, replica):
     with multiprocessing.get_context(method).Pool(2) as pool:
         return [point.x for point in pool.map(work, [Point(1), Point(2)])], pool.__class__.__name__
 """
-    ran = run(tmp_path, function_app(module_of(text).f, [method]))
+    found = [each for each in map(find_python, PYTHONS) if each]
+    ran = run(tmp_path, function_app(module_of(text).f, [method]), found[0 if version == "oldest" else -1])
 
     assert (ran.code, ran.err) == (0, "")
     assert value_of(ran.document) == [[10, 20], "Pool"]
@@ -191,6 +197,59 @@ def test_an_error_is_in_the_log_and_in_the_error_file(module_of, tmp_path, code,
     if "dag.py" in message:
         assert f'File "{module.__file__}", line 3, in f\n    {code}' in ran.err
     assert ran.document is None
+
+
+LINES = {
+    "carriage returns": b"K = 1\r\rdef g(x):\r    return 1 / (x - K)  # HERE\rdef f():\r    return g(K)  # CALL\r",
+    "line ends of Windows": (
+        b"K = 1\r\n\r\ndef g(x):\r\n    s = '''a\r\nb'''\r\n    return 1 / (x - K)  # HERE\r\ndef f():\r\n"
+        b"    return g(K)  # CALL\r\n"
+    ),
+    "form feeds": (
+        b"K = 1\n\x0c\ndef g(x):\n    y = 'a\x0cb'\n    return 1 / (x - K)  # HERE\n\x0c\ndef f():\n"
+        b"    return g(K)  # CALL\n"
+    ),
+    "an encoding": (
+        "# coding: cp1251\nK = 1\n# привет\ndef g(x):\n    s = 'привет'; return 1 / (x - K)  # HERE\ndef f():\n"
+        "    return g(K)  # CALL\n"
+    ).encode("cp1251"),
+    "tabs": b"K = 1\nif 1:\n\tdef g(x):\n\t\treturn 1 / (x - K)  # HERE\n\tdef f():\n\t\t# c\n\t\treturn g(K)  # CALL\n",
+    "decorators": (
+        b"import functools\nK = 1\ndef d(h):\n    @functools.wraps(h)\n    def w(*a):\n        return h(*a)\n    return w\n"
+        b"@d\n@d\ndef g(x):\n    return 1 / (x - K)  # HERE\ndef f():\n    return g(K)  # CALL\n"
+    ),
+    "a statement of three lines": (
+        b"def g(x):\n    return (1 +\n        1 / (x - 1)  # HERE\n    )\ndef f():\n    return g(1)  # CALL\n"
+    ),
+    "a class of the function": (
+        b"class E(BaseException):\n    def __str__(self):\n        return 1 / 0\ndef g():\n    raise E  # HERE\ndef f():\n"
+        b"    g()  # CALL\n"
+    ),
+    "a task that is cancelled": (
+        b"import asyncio\nasync def g():\n    raise asyncio.CancelledError  # HERE\nasync def f():\n    await g()  # CALL\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", LINES.values(), ids=LINES)
+def test_an_error_names_the_line_in_each_kind_of_file(module_of, tmp_path, source) -> None:
+    module = module_of(source)
+    ran = run(tmp_path, function_app(module.f))
+    lines = re.split(rb"\r\n|\r|\n", source)
+
+    assert ran.code == 1
+    for mark in ("HERE", "CALL"):
+        line = next(number for number, each in enumerate(lines, 1) if mark.encode() in each)
+        assert f'dag.py", line {line}, in ' in ran.err
+        assert re.search(rf"  dag\.py:{line}, in [fg]: ", ran.error)
+
+
+def test_an_error_is_kept_where_the_function_has_closed_its_streams(module_of, tmp_path) -> None:
+    text = "import sys\ndef f():\n    sys.stdout.close()\n    sys.stderr.close()\n    raise ValueError('x')\n"
+    ran = run(tmp_path, function_app(module_of(text).f))
+
+    assert ran.code == 1
+    assert ran.error == "ValueError: x\n  dag.py:5, in f: raise ValueError('x')"
 
 
 def test_syntax_of_a_newer_python_is_named_with_both(module_of, tmp_path) -> None:
@@ -273,9 +332,11 @@ def test_values_come_back(value) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ({"a": {1}}, r"f() returned a value that JSON cannot hold: value['a'] is a set ({1})"),
+        ({"a": {1}}, r"f() returned a value that JSON cannot hold: value['a'] is a set ({1}); use sorted()"),
+        (Path("x"), "value is a PosixPath (PosixPath('x')); use str()"),
+        (Resource(1, 0, 1), "; use dataclasses.asdict()"),
+        (object(), "; return texts, numbers, lists and dicts, or the address of the data"),
         ({"a": {2: 1}}, "f() returned a value that JSON cannot hold: value['a'] has the key 2, which is not a text"),
-        ([float("-inf")], "value[0] is -inf, which is not a JSON number; return None or a text"),
         ("x" * 70_000, "f() returned more than 65536 bytes; store it, and return its address"),
     ],
 )
@@ -284,6 +345,30 @@ def test_a_value_that_cannot_come_back_is_named(value, text) -> None:
         value_of(program.document(value, "f"))
 
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("more", ["", "0" * 3000], ids=["plain", "packed"])
+@pytest.mark.parametrize("number", ["float('nan')", "float('-inf')", "Scalar()"])
+def test_nan_and_infinity_become_null_with_one_warning(module_of, tmp_path, caplog, number, more) -> None:
+    """As in the results of other apps: the loss of a training that diverged is an ordinary value."""
+    text = f"""
+class Scalar:
+    shape = ()
+    def item(self):
+        return float("inf")
+def f(more):
+    return {{"steps": [1.5, {number}, float("inf")], "more": more}}
+"""
+    ran = run(tmp_path, function_app(module_of(text).f, [more]))
+    data = (tmp_path / "result").read_bytes()
+
+    assert ran.code == 0
+    assert ("packed" in ran.document) == bool(more)
+    assert value_of(parse_result(data, len(data))) == {"steps": [1.5, None, None], "more": more}
+    assert [record.getMessage() for record in caplog.records] == [
+        "the result has NaN or Infinity at 'value.steps[1]' and in 1 more places, which JSON does not have: null is "
+        "stored instead"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,36 @@ KINDS = {
         "            return 1\n        def f(x=print,\n    y=1):\n            # less\n            return y\n",
         (2, 3), 3,
     ),
+    "values that only Python writes": (
+        "A, B, C, D = ..., b'\\x00', -0.0, frozenset()\ndef f():\n    return A is ..., B, str(C), D\n",
+        (), (True, b"\0", "-0.0", frozenset()),
+    ),
+    "names that a function makes": (
+        "def start():\n    global MODEL\n    MODEL = 3\ndef work(x):\n    return MODEL * x\n"
+        "def f(x):\n    start()\n    return work(x)\n",
+        (2,), 6,
+    ),
+    "a class of any type": (
+        "from typing import Generic, TypeVar\nclass Base:\n    x = 1\nT = TypeVar('T', bound=Base)\n"
+        "class Box(Generic[T]):\n    def __init__(self, item: T) -> None:\n        self.item = item\n"
+        "def f():\n    return Box(Base()).item.x\n",
+        (), 1,
+    ),
+    "names of hints": (
+        "from typing import Dict, NewType, cast\nA = Dict[str, int]\nB = NewType('B', int)\nC = int | None\n"
+        "def f(x):\n    return cast(A, x), B(1), isinstance(1, C)\n",
+        ({"a": 1},), ({"a": 1}, 1, True),
+    ),
+    "patterns and walrus": (
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int\nK = 3\n"
+        "def f(x):\n    match x if (n := len(x)) else None:\n        case {'a': [first, *rest]}:\n"
+        "            return [P(first, n).y, rest, f'{K!r:>{K + 1}}']\n",
+        ({"a": [1, 2]},), [1, [2], "   3"],
+    ),
+    "line ends inside of texts": (
+        "K = 'a\u2028b'\n\f\ndef g():\n    return 1\ndef f():\n    return K, 'x\x0by\x85', g()\n",
+        (), ("a\u2028b", "x\x0by\x85", 1),
+    ),
     "many names": (
         "\n".join(f"K{n} = {n}" for n in range(300))
         + "\ndef f():\n    return " + " + ".join(f"K{n}" for n in range(300)) + "\n",
@@ -142,6 +172,13 @@ KINDS = {
 @pytest.mark.parametrize(("text", "args", "expected"), KINDS.values(), ids=KINDS)
 def test_a_function_of_this_kind_travels(module_of, text, args, expected) -> None:
     assert there(module_of(text).f)(*args) == expected
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
+def test_types_of_python_3_12_travel(module_of) -> None:
+    text = "type L[T] = list[T]\ndef g[T](x: T) -> L[T]:\n    return [x]\ndef f():\n    return g(1), str(L)\n"
+
+    assert there(module_of(text).f)() == ([1], "L")
 
 
 def test_names_of_functions_around_it(module_of) -> None:
@@ -233,6 +270,12 @@ def test_a_traceback_has_the_lines_of_the_file(module_of) -> None:
 
 
 REFUSED = {
+    "import functools\n@functools.singledispatch\ndef g(x):\n    return 1\n@g.register\ndef _(x: int):\n    return 2\n"
+    "def f():\n    return g(1)\n": "functions are registered for 'g', which would be missing; use one function",
+    "def g():\n    return g.n\ng.n = 3\ndef f():\n    return g()\n": "'g' has attributes, which would be missing: n",
+    "class A:\n    try:\n        x = NO\n    except NameError:\n        x = 1\ndef f():\n    return A.x\n": (
+        "it uses 'NO', which is neither in it nor in dag.py"
+    ),
     "def f():\n    return nump.zeros(1)\n": "it uses 'nump', which is neither in it nor in dag.py",
     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import json as pd\ndef f():\n    return pd\n": (
         "it uses 'pd', which is imported for type checkers only"
