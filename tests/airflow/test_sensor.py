@@ -409,3 +409,16 @@ def test_attempt_and_page_are_named_once(engine, api, launched, how) -> None:
     ]
     assert sum("see https://ui/app" in line for line in shown) == 1
     assert api.xcoms["s", SchedulerLink().xcom_key] == "https://ui/app"
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_a_sensor_that_comes_later_shows_the_duration_of_the_app(api, deferrable) -> None:
+    """Not its own: the app may have ended hours before."""
+    run_task(launch(sh("sleep 2.2"), wait=False), api)
+    xcom = api.xcoms["t", "return_value"]
+    (during,) = [line for line in run_task(sensor(xcom), api).lines if "ended as" in line]
+    ran, _ = run_to_end(sensor(xcom, deferrable=deferrable), api)
+    (later,) = [line for line in ran.lines if "ended as" in line]
+
+    assert later == during
+    assert "SUCCEEDED after 0 s" not in later

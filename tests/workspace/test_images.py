@@ -60,13 +60,20 @@ def test_an_unchanged_workspace_is_built_and_pushed_once(runner, docker_engine, 
     assert len(docker_proxy.matching("POST", r"/push$")) == 1
 
 
-def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, project):
+def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, project, caplog):
     (project / "Dockerfile.torchx").write_text(
         "ARG IMAGE\nFROM $IMAGE\nARG WORKSPACE\nRUN echo by recipe of $WORKSPACE > /recipe\nCOPY mark /mark\n"
     )
-    told, _ = launched(runner, docker_engine.image, project, "cat /recipe; test ! -e run.sh")
+    with caplog.at_level("INFO"):
+        told, _ = launched(runner, docker_engine.image, project, "cat /recipe; test ! -e run.sh")
+    texts = [record.getMessage() for record in caplog.records]
+    first = next(number for number, text in enumerate(texts) if text.startswith("::group::build of "))
+    output = texts[first + 1 : texts.index("::endgroup::")]
 
     assert told == f"by recipe of {project}\n"
+    # The log view shows a group closed.
+    assert len(output) > 2
+    assert [text for text in output if not text.startswith("build: ")] == []
 
 
 @pytest.mark.parametrize(
