@@ -1,4 +1,4 @@
-"""Base for schedulers of queues whose jobs see the files of the launcher: PBS, LSF, HTCondor, Flux, Ray, task spooler.
+"""Base for schedulers of queues whose jobs see the files of the launcher: PBS, LSF, HTCondor, Flux, task spooler.
 
 A subclass submits a job, reports the statuses of many jobs, and ends a job. This base does the rest: one job runs the
 whole app under the supervisor of the local scheduler, with the same files, so replicas, retries, grace, exit codes,
@@ -31,6 +31,7 @@ from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     LaunchError,
     MissingDependencyError,
     SchedulerRejectedError,
@@ -51,6 +52,10 @@ _SUBMIT_WAIT_S = 90.0
 _SUBMIT_PAUSE_S = 0.05
 _DELETE_S, _DELETE_PAUSE_S = 10.0, 0.1
 _LONGEST_ID = 1000
+
+
+class _RemovedError(SchedulerUnavailableError):
+    """The app was removed while it was submitted or observed; an observer reports that it does not exist."""
 
 
 class JobState(enum.Enum):
@@ -145,7 +150,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         Capability.WORKSPACE,
     }
     poll_interval_s: ClassVar[float] = 1.0
-    limits_note: ClassVar[str] = ""
+    limits_note: ClassVar[str] = "cpu and memMB are enforced only by the queue, if it does"
     is_journal_complete: ClassVar[bool] = False
     missing_after_s: ClassVar[float] = 10.0
     """Seconds after its submission from which a job that the queue does not list has ended."""
@@ -248,13 +253,8 @@ class QueueScheduler(LocalScheduler, abc.ABC):
     @contextmanager
     def _submit_lock(self, app_id: str) -> Iterator[bool]:
         """Lock the submission of an app for other processes; False if another one has it. It ends with its process."""
-        with self._records.readable():
-            try:
-                lock = processes.take_lock(f"{self._records.dir(app_id)}/{layout.SUBMIT_LOCK}")
-            except FileNotFoundError:
-                raise SchedulerUnavailableError(
-                    f"app {app_id!r} was removed while it was submitted; try again"
-                ) from None
+        with self._existing(app_id):
+            lock = processes.take_lock(f"{self._records.dir(app_id)}/{layout.SUBMIT_LOCK}")
         try:
             yield lock is not None
         finally:
@@ -282,7 +282,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             # directory, and ends.
             self._records.remove(app_id)
             raise
-        with self._records.readable():
+        with self._existing(app_id):
             path = f"{self._records.dir(app_id)}/{layout.JOB}"
             layout.write_json(path, {"id": job_id, "at": time.time()}, durable=True)
 
@@ -330,7 +330,10 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         is_deleted = self._records.app(app_id) is not None and self._is_marked(app_id, layout.DELETE)
         if is_deleted and self._records.has_ended(app_id) and self._remove_job(app_id):
             return None
-        return super()._load(app_id, errors=errors)
+        try:
+            return super()._load(app_id, errors=errors)
+        except _RemovedError:
+            return None
 
     def _attend(self, app_id: str, app: StoredApp, app_def: AppDef) -> DescribeAppResponse | None:
         if self._records.is_supervised(app_id):
@@ -359,8 +362,8 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         return self._waiting(app_id, app, app_def, found)
 
     def _waiting(self, app_id: str, app: StoredApp, app_def: AppDef, found: JobStatus) -> DescribeAppResponse | None:
-        """Return the response of an app that has no state yet; None if it has one."""
-        if self._records.state(app_id) is not None:
+        """Return the response of an app that has no state yet; None if it has one, or was removed meanwhile."""
+        if self._records.state(app_id) is not None or self._records.app(app_id) is None:
             return None
         response = status.response_from(app_id, app, None, app_def, limits=self.limits_note)
         is_queued = found.state is JobState.QUEUED
@@ -370,7 +373,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
 
     def _end(self, app_id: str, app: StoredApp, word: str, message: str) -> None:
         """Write the end of an app whose job has ended, unless something of it still runs."""
-        with self._records.readable():
+        with self._existing(app_id):
             # The supervisor and another observer have the same lock.
             lock = processes.take_lock(f"{self._records.dir(app_id)}/{layout.LOCK}")
             if lock is None:
@@ -383,7 +386,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
 
     def _write_end(self, app_id: str, app: StoredApp, word: str, message: str) -> None:
         state = self._records.state(app_id)
-        with self._records.readable():
+        with self._existing(app_id):
             self._records.write_end(app_id, status.ended(state, app, word, message, time.time()))
 
     def _has_shims(self, app_id: str, app: StoredApp) -> bool:
@@ -437,6 +440,17 @@ class QueueScheduler(LocalScheduler, abc.ABC):
                 self.forget_job(job)
         self._records.remove(app_id)
         return True
+
+    @contextmanager
+    def _existing(self, app_id: str) -> Iterator[None]:
+        """Translate errors of the file system, and those of an app that was removed meanwhile to `_RemovedError`."""
+        try:
+            with self._records.readable():
+                yield
+        except AppUnavailableError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and self._records.app(app_id) is None:
+                raise _RemovedError(f"app {app_id!r} was removed meanwhile; try again") from error
+            raise
 
     # ---- files -----------------------------------------------------------------------------------------------
 

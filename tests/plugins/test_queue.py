@@ -153,6 +153,82 @@ def test_the_time_in_the_queue_does_not_count_as_run_time(scheduler) -> None:
     until_state(scheduler, second, AppState.SUCCEEDED)
 
 
+def delete_after(
+    scheduler: QueueScheduler, monkeypatch: pytest.MonkeyPatch, holder: object, name: str, *, calls: int = 1
+) -> None:
+    """Let another launcher delete the app within a poll of this one, after this call of `holder`."""
+    call = getattr(holder, name)
+    records = type(scheduler).create("another", **vars(scheduler.connection))._records
+    left = iter(range(calls - 1, -1, -1))
+
+    def wrapper(app: object, *args: object) -> object:
+        found = call(app, *args)
+        for app_id in records.ids() if next(left, 0) == 0 else []:
+            records.remove(app_id)
+        return found
+
+    monkeypatch.setattr(holder, name, wrapper)
+
+
+def waiting_app(scheduler: QueueScheduler) -> str:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    return launch(scheduler, "true")
+
+
+@pytest.mark.parametrize("missing_after_s", [0.0, 10.0])
+def test_an_app_that_is_deleted_during_a_poll_does_not_exist(scheduler, monkeypatch, missing_after_s) -> None:
+    """An error, or a state, would keep a follower that should end."""
+    second = waiting_app(scheduler)
+    run_command(["tsp", "-r"], env={"TS_SOCKET": scheduler.connection.socket})
+    scheduler.missing_after_s = missing_after_s
+    delete_after(scheduler, monkeypatch, scheduler, "_submitted_at")
+
+    assert scheduler.describe_many([second]) == {second: None}
+
+
+def test_a_cancelled_app_that_is_deleted_during_a_poll_does_not_exist(scheduler, engine, monkeypatch) -> None:
+    second = waiting_app(scheduler)
+    (engine.root / "apps" / second / "cancel").touch()  # by another process, which was killed then
+    delete_after(scheduler, monkeypatch, scheduler, "end_job")
+
+    assert scheduler.describe(second) is None
+
+
+@pytest.mark.parametrize("name", ["submit_job", "_is_submitted"])
+def test_an_app_that_is_deleted_while_an_observer_submits_it_does_not_exist(
+    scheduler, engine, monkeypatch, name
+) -> None:
+    """An observer submits the job if the launcher was killed before that."""
+    second = waiting_app(scheduler)
+    (engine.root / "apps" / second / "job.json").unlink()
+    delete_after(scheduler, monkeypatch, scheduler, name)
+
+    assert scheduler.describe(second) is None
+
+
+def test_an_app_that_is_deleted_while_it_starts_does_not_exist(scheduler, monkeypatch) -> None:
+    first = launch(scheduler, "sleep 60")
+    until_state(scheduler, first, AppState.RUNNING)
+    # The second call is that of the poll, after it has read the app.
+    delete_after(scheduler, monkeypatch, scheduler._records, "is_supervised", calls=2)
+
+    assert scheduler.describe(first) is None
+
+
+def test_a_launcher_that_submits_a_deleted_app_is_told(scheduler, monkeypatch) -> None:
+    delete_after(scheduler, monkeypatch, scheduler, "submit_job")
+
+    with pytest.raises(SchedulerUnavailableError, match="was removed meanwhile; try again"):
+        launch(scheduler, "true")
+
+
+def test_a_response_says_that_cpu_and_memory_may_not_be_enforced(scheduler) -> None:
+    found = until_state(scheduler, launch(scheduler, "true"), AppState.SUCCEEDED)
+
+    assert found.metadata["limits"] == "cpu and memMB are enforced only by the queue, if it does"
+
+
 def test_two_jobs_of_one_app_run_it_once(scheduler, engine, monkeypatch) -> None:
     """A launcher that is killed before it has stored the id of the job submits again."""
     engine.tsp("-S", "2")
