@@ -8,17 +8,20 @@ logs, results and deletion are those of `local`.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import enum
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from annotated_types import Ge
 
@@ -38,6 +41,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.util.untrusted import one_line
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,12 +50,19 @@ if TYPE_CHECKING:
 
 __all__ = ["JobState", "JobStatus", "QueueConnection", "QueueJob", "QueueOpts", "QueueScheduler", "run_command"]
 
+T = TypeVar("T")
 _COMMAND_TIMEOUT_S = 60.0
 _SUBMIT_WAIT_S = 90.0
 """Seconds for which a launcher waits for another one that submits the same app."""
 _SUBMIT_PAUSE_S = 0.05
 _DELETE_S, _DELETE_PAUSE_S = 10.0, 0.1
 _LONGEST_ID = 1000
+_JOB_ID = re.compile(r"\w[\w.:@#/+=~\[\]{}()-]*")
+"""Valid ids of jobs. Another text could mean several jobs or an option in a command of the queue: `1,2`, `*`, `-u`."""
+
+
+class _RemovedError(SchedulerUnavailableError):
+    """The app was removed while it was submitted or observed; an observer reports that it does not exist."""
 
 
 class _RemovedError(SchedulerUnavailableError):
@@ -159,8 +170,8 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         given = connection or self.connection_type()
         # The records need only the root, and the rest is common.
         super().__init__(session_name, given)  # type: ignore[arg-type] # as above
-        self._statuses: dict[str, JobStatus | None] = {}
-        """Job id to its status in the current poll; None: the queue does not list it."""
+        self._statuses: dict[str, JobStatus | LaunchError | None] = {}
+        """Job id to its status in the current poll; None: the queue does not list it; an error: it was refused."""
         # Several threads poll, each for its own jobs.
         self._polling = threading.RLock()
 
@@ -182,7 +193,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
 
     @abc.abstractmethod
     def submit_job(self, job: QueueJob) -> str:
-        """Submit a job that runs `job.command`, and return the id that the queue gave it.
+        """Submit a job that runs `job.command`, and return the id that the queue gave it: a word without commas.
 
         It may be called twice for one app if a launcher is killed: the second job then ends at once.
 
@@ -239,16 +250,21 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         return super().schedule(dryrun_info)
 
     def _ensure(self, app_id: str) -> None:
-        """Submit the job if there is none; called by `schedule`, and by observers if the launcher was killed."""
+        """Submit the job if there is none, or wait until another process has submitted it."""
         started = time.monotonic()
         while not self._is_submitted(app_id):
-            with self._submit_lock(app_id) as is_locked:
-                if is_locked:
-                    self._submit(app_id)
-                    return
+            if self._submit_if_free(app_id):
+                return
             if time.monotonic() > started + _SUBMIT_WAIT_S:
                 raise SchedulerUnavailableError(f"another process still submits app {app_id!r}; try again")
             time.sleep(_SUBMIT_PAUSE_S)
+
+    def _submit_if_free(self, app_id: str) -> bool:
+        """Submit the job, unless another process is submitting it; return whether this one did."""
+        with self._submit_lock(app_id) as is_locked:
+            if is_locked:
+                self._submit(app_id)
+        return is_locked
 
     @contextmanager
     def _submit_lock(self, app_id: str) -> Iterator[bool]:
@@ -273,7 +289,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             return
         try:
             job_id = self.submit_job(self._job(app_id, app))
-            if not 0 < len(job_id) <= _LONGEST_ID:
+            if not _is_job_id(job_id):
                 raise SchedulerRejectedError(
                     f"{self.name!r} gave the job of app {app_id!r} the id {job_id[:100]!r}; fix `submit_job`"
                 )
@@ -310,16 +326,41 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             self._statuses = self._ask(ids)
             return super()._describe_many(ids, errors=errors)
 
-    def _ask(self, app_ids: Iterable[str]) -> dict[str, JobStatus | None]:
+    def _ask(self, app_ids: Iterable[str]) -> dict[str, JobStatus | LaunchError | None]:
         """Return the statuses of the jobs whose apps do not report for themselves, with at most one request."""
-        wanted = []
-        for app_id in app_ids:
+        wanted, asked = [], [*app_ids]
+        for app_id in asked:
             try:
                 if self._needs_status(app_id) and (job := self._job_id(app_id)) is not None:
                     wanted.append(job)
             except (LaunchError, OSError):
                 continue  # reported below, for this app alone
-        return {**dict.fromkeys(wanted), **self.job_statuses(wanted)} if wanted else {}
+        found = self._listed(list(dict.fromkeys(wanted)))
+        refused = [each for each in found.values() if isinstance(each, LaunchError)]
+        # If there are several, the reason is not the record of one app.
+        if refused and len(refused) == len(found) and (len(found) > 1 or len(asked) == 1):
+            raise refused[0]
+        return found
+
+    def _listed(self, jobs: Sequence[str]) -> dict[str, JobStatus | LaunchError | None]:
+        """Return the statuses of jobs; a job that the queue refuses hides no other, because each half is asked for."""
+        if not jobs:
+            return {}
+        try:
+            return {**dict.fromkeys(jobs), **self.job_statuses(jobs)}
+        except SchedulerRejectedError as error:
+            if len(jobs) == 1:
+                return {jobs[0]: error}
+        except LaunchError:
+            raise
+        except Exception as error:
+            # A job of another user may have a name that its command does not show as one line.
+            raise SchedulerUnavailableError(
+                f"the list of {self.name!r} cannot be read ({type(error).__name__}: {one_line(str(error), 200)}); fix "
+                f"`job_statuses`, or remove the job with the unusual name"
+            ) from error
+        half = len(jobs) // 2
+        return self._listed(jobs[:half]) | self._listed(jobs[half:])
 
     def _needs_status(self, app_id: str) -> bool:
         if self._records.app(app_id) is None or self._records.is_supervised(app_id):
@@ -340,18 +381,24 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             return self._waiting(app_id, app, app_def, JobStatus(JobState.RUNNING))
         job = self._job_id(app_id)
         if job is None:
-            self._ensure(app_id)
-            return self._waiting(app_id, app, app_def, JobStatus(JobState.QUEUED, "it was just submitted"))
+            # Its launcher was killed, or submits it now. A wait would delay all other apps.
+            is_done = self._for_app(app_id, lambda: self._submit_if_free(app_id))
+            text = "it was just submitted" if is_done else "another process submits it"
+            return self._waiting(app_id, app, app_def, JobStatus(JobState.QUEUED, text))
         # A job that was not asked for had a supervisor a moment ago.
         found = self._statuses.get(job, JobStatus(JobState.RUNNING))
+        if isinstance(found, LaunchError):
+            raise AppUnavailableError(f"job {job} of app {app_id!r}: {found}") from found
         if found is None and time.time() < self._submitted_at(app_id) + self.missing_after_s:
             found = JobStatus(JobState.QUEUED, f"the queue does not list job {job} yet")
         if found is not None and found.state is JobState.QUEUED and self._is_cancelled(app_id):
-            self.end_job(job)
+            if (owner := self._owner_of(app_id, job)) is not None:
+                raise AppUnavailableError(self._records.damage(app_id, f"its job {job} is that of app {owner!r}"))
+            self._for_app(app_id, lambda: self.end_job(job))
             self._end(app_id, app, "CANCELLED", "cancelled by request")
             return None
         if found is None or found.state is JobState.ENDED:
-            why = f": {found.message}" if found and found.message else ""
+            why = f": {one_line(found.message)}" if found and found.message else ""
             word, message = "FAILED", f"job {job} ended before its app{why}"
             if found is None:
                 message = f"the queue does not list job {job} any more, and the app has not ended"
@@ -367,7 +414,7 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             return None
         response = status.response_from(app_id, app, None, app_def, limits=self.limits_note)
         is_queued = found.state is JobState.QUEUED
-        response.msg = found.message or ("its job is in the queue" if is_queued else "its job is starting")
+        response.msg = one_line(found.message) or ("its job is in the queue" if is_queued else "its job is starting")
         response.is_stuck = is_queued and found.is_stuck
         return response
 
@@ -431,13 +478,13 @@ class QueueScheduler(LocalScheduler, abc.ABC):
         if job and self._forgets and job not in self._statuses:
             return False  # its supervisor was alive when the queue was asked
         found = self._statuses.get(job) if job else None
-        if job and found is not None:
+        if job and isinstance(found, JobStatus):
             if found.state is JobState.RUNNING and self._forgets:
                 return False
-            if found.state is JobState.QUEUED:
-                self.end_job(job)
+            if found.state is JobState.QUEUED and self._owner_of(app_id, job) is None:
+                self._for_app(app_id, lambda: self.end_job(job))
             elif found.state is JobState.ENDED:
-                self.forget_job(job)
+                self._for_app(app_id, lambda: self.forget_job(job))
         self._records.remove(app_id)
         return True
 
@@ -456,7 +503,34 @@ class QueueScheduler(LocalScheduler, abc.ABC):
 
     def _job_id(self, app_id: str) -> str | None:
         found = self._job_file(app_id).get("id")
-        return found if isinstance(found, str) and len(found) <= _LONGEST_ID else None
+        return found if isinstance(found, str) and _is_job_id(found) else None
+
+    def _owner_of(self, app_id: str, job: str) -> str | None:
+        """Return another app to which the job belongs; None if it belongs to this app.
+
+        A program may have copied the record of another app, and a queue that was restarted may use its ids again.
+        """
+        is_over, since = self._records.has_ended(app_id), self._recorded_at(app_id)
+        for other in self._records.ids():
+            with contextlib.suppress(LaunchError, OSError):  # it is damaged
+                has_it = other != app_id and self._job_id(other) == job and not self._records.has_ended(other)
+                if has_it and (is_over or self._recorded_at(other) < since):
+                    return other
+        return None
+
+    def _recorded_at(self, app_id: str) -> float:
+        """Return when the id of the job was written; infinite if it was not. A program cannot set this time."""
+        try:
+            return os.lstat(f"{self._records.dir(app_id)}/{layout.JOB}").st_ctime
+        except OSError:
+            return math.inf
+
+    def _for_app(self, app_id: str, act: Callable[[], T]) -> T:
+        """Return what `act` returns; a refusal of the queue is an error of this app, and hides no other."""
+        try:
+            return act()
+        except SchedulerRejectedError as error:
+            raise AppUnavailableError(f"app {app_id!r}: {error}") from error
 
     def _submitted_at(self, app_id: str) -> float:
         found = self._job_file(app_id).get("at")
@@ -472,6 +546,10 @@ class QueueScheduler(LocalScheduler, abc.ABC):
 
     def _is_cancelled(self, app_id: str) -> bool:
         return self._is_marked(app_id, layout.CANCEL) or self._is_marked(app_id, layout.DELETE)
+
+
+def _is_job_id(text: str) -> bool:
+    return len(text) <= _LONGEST_ID and _JOB_ID.fullmatch(text) is not None
 
 
 def run_command(

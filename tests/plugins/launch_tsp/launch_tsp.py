@@ -59,8 +59,8 @@ class TspScheduler(QueueScheduler):
         self._refuse_no_server()
         found = {}
         for line in self._tsp("-l").splitlines()[1:]:
-            job_id, word = line.split()[:2]
-            if job_id in job_ids:
+            job_id, word = [*line.split(), "", ""][:2]  # the name of another job may have several lines
+            if job_id in job_ids and word:
                 found[job_id] = JobStatus(_STATES.get(word, JobState.RUNNING))
         return found
 
