@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -562,6 +563,16 @@ def test_an_overlay_wins_over_the_restrictions_of_a_namespace():
     made = request(role(), overlay={"pod": {"securityContext": {"runAsNonRoot": False}}})
 
     assert restricted(made).roles[0].pod["securityContext"]["runAsNonRoot"] is False
+
+
+def test_another_attempt_with_a_digest_differs_only_in_the_image():
+    """The first role has the path of the result, the policy of the leader, and the values for later attempts."""
+    made = request(role(max_retries=1), role("peer"), success_policy="leader")
+    digest = dataclasses.replace(made.roles[0], container={**made.roles[0].container, "image": "repo/image@sha256:aa"})
+    first, later = (job_body(made, each, 1) for each in (made.roles[0], digest))
+    later["spec"]["template"]["spec"]["containers"][0]["image"] = "repo/image:1"
+
+    assert later == first
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------------

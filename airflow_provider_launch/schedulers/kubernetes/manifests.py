@@ -103,7 +103,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
             "spec": _pod_spec(request, role, attempt),
         },
     }
-    if request.success_policy == "leader" and role is request.roles[0]:
+    if request.success_policy == "leader" and _is_first(request, role):
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     if request.ttl_s is not None:
         spec[_TTL] = request.ttl_s
@@ -126,7 +126,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 Annotation.SPEC_HASH: request.spec_hash,
                 Annotation.PLAN: plan_text(request),
                 # Later attempts need the values, which the pods of this Job show anyway.
-                **({Annotation.REQUEST: packed(request)} if role is request.roles[0] else {}),
+                **({Annotation.REQUEST: packed(request)} if _is_first(request, role) else {}),
             },
         },
         "spec": spec,
@@ -228,6 +228,11 @@ def _replaces_disrupted(request: KubernetesRequest, role: KubernetesRole) -> boo
     return request.on_disruption == "retry" and not request.is_group and role.max_disruptions is None
 
 
+def _is_first(request: KubernetesRequest, role: KubernetesRole) -> bool:
+    """Return whether this is the first role; later attempts have a copy with a digest as its image."""
+    return role.slug == request.roles[0].slug
+
+
 def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, str]:
     return {
         Label.MANAGED: "true",
@@ -295,7 +300,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         **role.copied_env,
         **known,
         "TORCHELASTIC_ERROR_FILE": MESSAGE_PATH,
-        **({"LAUNCH_RESULT_PATH": MESSAGE_PATH} if role is first else {}),
+        **({"LAUNCH_RESULT_PATH": MESSAGE_PATH} if _is_first(request, role) else {}),
         **{variable: str(port) for variable, port in request.ports.items()},
     }
     texts = {name: _literal(text) for name, text in env.items()}
