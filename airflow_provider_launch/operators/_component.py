@@ -70,11 +70,11 @@ def refuse_missing_script(task: LaunchAppOperator, app: AppDef) -> None:
     function, role = _function(task), app.roles[0]
     if task.workspace or role.workspace or not function.__module__.startswith(_BUILTIN):
         return
-    script = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs.get("script")
+    script = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs.get("script") or ""
     image = "" if role.image in {NONE, IMAGE} else role.image
     directory = Path(image).expanduser().absolute()
-    is_relative = script and "$" not in script and not Path(script).is_absolute()
-    if is_relative and directory.is_dir() and not (directory / script).is_file():
+    is_relative = "$" not in script and not Path(script).is_absolute()
+    if script and is_relative and directory.is_dir() and not (directory / script).is_file():
         raise InvalidAppError(
             f"component {task.component!r}: there is no script {script!r} in {directory}, where the program starts on "
             f"this scheduler; add workspace='.' to the task for one next to the DAG file, or give an absolute path"

@@ -14,11 +14,13 @@ from airflow_provider_launch.specs.handles import parse_app_handle
 pytestmark = [pytest.mark.timeout(600), pytest.mark.engine("torch"), pytest.mark.engine("local")]
 
 PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 print(f"rank {rank} of {os.environ['WORLD_SIZE']}, restart {restarts} of {os.environ['TORCHELASTIC_MAX_RESTARTS']}")
 if "fail" in sys.argv and rank == "0" and restarts == "0":
     sys.exit("fails once")
+if "slow" in sys.argv:
+    time.sleep(10)
 if rank == "0":
     with open(os.environ["LAUNCH_RESULT_PATH"], "w") as file:
         json.dump({"world": int(os.environ["WORLD_SIZE"]), "file": os.path.relpath(__file__)}, file)
@@ -27,17 +29,29 @@ if rank == "0":
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that trains with these arguments, from a folder that does not have the script."""
+    """Return a function that trains with these arguments, from a folder that does not have the script.
+
+    With several lists of arguments of the script it trains at once with each of them.
+    """
     (tmp_path / "code/src").mkdir(parents=True)
     (tmp_path / "code/src/train.py").write_text(PROGRAM)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     with Runner("s", scheduler_params={"local": {"root": str(tmp_path / "root")}}) as runner:
 
-        def train(*script_args: str, **given: object) -> tuple[dict, str]:
+        def launch(script_args: tuple[str, ...], given: dict[str, object]) -> str:
             arguments = {"script": "src/train.py", "script_args": [*script_args], **given}
             workspace = Workspace({str(tmp_path / "code"): ""})
-            handle = runner.run_component("dist.ddp", arguments, "local", workspace=workspace)
+            return runner.run_component("dist.ddp", arguments, "local", workspace=workspace)
+
+        def train(*script_args: str, **given: object) -> tuple[dict, str]:
+            (ended,) = trained([script_args], **given)
+            return ended
+
+        def trained(several: list[tuple[str, ...]], **given: object) -> list[tuple[dict, str]]:
+            return [result_of(handle) for handle in [launch(script_args, given) for script_args in several]]
+
+        def result_of(handle: str) -> tuple[dict, str]:
             status = runner.wait(handle, 0.2, timeout=500)
             log = "".join(
                 line for one in status.roles[0].replicas for line in runner.log_lines(handle, "train", one.id)
@@ -45,6 +59,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             assert status.state is AppState.SUCCEEDED, log
             return runner.scheduler("local").result(parse_app_handle(handle).app_id), log
 
+        train.at_once = trained
         yield train
 
 
@@ -80,3 +95,14 @@ def test_auto_is_a_process_for_each_cpu_of_a_node_without_gpus(train) -> None:
     result, _ = train(j="auto")
 
     assert result["world"] == os.cpu_count()
+
+
+def test_trainings_on_one_host_do_not_share_a_rendezvous(train) -> None:
+    """With one port for all, the longer ones lost their store when the first one ended.
+
+    torchrun numbers its processes itself, so that rank 0, which writes the result, may be on any replica.
+    """
+    ended = train.at_once([(), ("slow",), ("slow",)], j="2x1")
+
+    assert [result for result, _ in ended] == 3 * [{"world": 2, "file": "src/train.py"}]
+    assert all(log.count(f"rank {rank} of 2, restart 0") == 1 for _, log in ended for rank in (0, 1))

@@ -12,7 +12,7 @@ from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.specs import AppState, Role
 from tests.docker.conftest import DockerApps
 from tests.programs.signals import COUNTS, UP, terms
-from tests.support.apps import until
+from tests.support.apps import described, until
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -61,7 +61,7 @@ def test_observers_of_a_failed_app_send_term_once(docker_apps: DockerApps) -> No
     apps = docker_apps
     app_id = start(apps, counting(apps), apps.sh("sleep 3; exit 5", "failing"))
     observers = [apps.another() for _ in range(3)]
-    until(lambda: observers[0].describe(app_id).msg.startswith("failing/0 failed"))
+    described(observers[0], app_id, lambda found: found.msg.startswith("failing/0 failed"))
     for observer in observers:
         observer.describe(app_id)
 

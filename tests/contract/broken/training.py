@@ -104,8 +104,11 @@ class ReadsNoErrorsOfStoppedReplicas(_ChangesReports):
                     replica.structured_error_msg = NONE
 
 
-@caught_by("test_a_service_that_is_killed_at_the_end_does_not_fail_the_app")
-class TakesStoppedServicesForFailed(_ChangesReports):
+@caught_by(
+    "test_a_service_that_is_killed_at_the_end_does_not_fail_the_app",
+    "test_a_replica_that_reports_its_stop_has_not_failed",
+)
+class TakesStoppedReplicasForFailed(_ChangesReports):
     def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles_statuses:
             for replica in role.replicas:
