@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 """Variable that holds the host of replica 0 of the first role; the value of `macros.rank0_env`."""
+FIELD_PATH = "[FIELD_PATH]"
+"""Start of the value of a variable that is a field of the pod, `[FIELD_PATH]spec.nodeName`; a name of TorchX."""
 GPU_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",

@@ -18,6 +18,8 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"})
 _FOR_A_SHELL = re.compile(r"\$\{?(?:LAUNCH|TORCHX)_\w+\}?|\$\([A-Za-z_]\w*\)")
 """Variables of the launcher as a shell expands them, and any variable as Kubernetes does."""
 
+_SBATCH = re.compile(r"^#SBATCH[ \t]+\S+", re.MULTILINE)
+
 
 def warnings_of(app: AppDef) -> list[str]:
     """Return one sentence for each part of the app that will probably not do what its author expects."""
@@ -27,6 +29,8 @@ def warnings_of(app: AppDef) -> list[str]:
 def _warnings_of(role: Role) -> Iterator[str]:
     for given, meant in near_misses(role):
         yield f"${{{given}}} is not a macro and stays as it is, for the shell; did you mean ${{{meant}}}?"
+    if found := next(filter(None, map(_SBATCH.search, role.args)), None):
+        yield f"{found[0].strip()!r} in its script is not read; the options of sbatch belong into cfg"
     # Values of variables never pass a shell before the program sees them.
     texts = {f"env {name}": value for name, value in role.env.items()}
     # The ENTRYPOINT of an image may be a shell.

@@ -28,7 +28,7 @@ ODD_TEXTS = (
     "\\ \\n %s %%",
     "*",
     "tab\tand\rreturn",
-    "[FIELD_PATH]metadata.name",
+    "a [FIELD_PATH]metadata.name",
     "{{ ds }}",
     "x" * 100_000,
 )

@@ -85,3 +85,28 @@ def test_a_job_that_fails_fails_its_task(moves, shared, unique):
     first, second = (moves.run(task)[0] for task in (before, after))
     assert [first.state, second.state] == ["failed", "failed"]
     assert "exited with code 3" in str(second.error)
+
+
+@pytest.mark.parametrize("is_executable", [True, False], ids=["program", "file"])
+def test_a_script_on_the_cluster_stays_there(moves, shared, unique, is_executable):
+    """Only the options of its `#SBATCH` lines move."""
+    script = shared / "train.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --mem=64\n#SBATCH --comment=moved\necho trained with $1\n")
+    script.chmod(0o755 if is_executable else 0o644)
+    first, args = (str(script), ["lr=1"]) if is_executable else ("sh", [str(script), "lr=1"])
+    with a_dag():
+        before_command = f"sbatch --wait --job-name=j --chdir={shared} --output=%x.log {script} lr=1"
+        before, _ = both(unique, before_command, "true")
+        role = Role("main", "", entrypoint=first, args=args, resource=ROOM)
+        after = LaunchAppOperator(
+            task_id=unique,
+            launch_conn_id="launch_slurm_default",
+            app=AppDef(unique, [role]),
+            cfg={"comment": "moved"},
+        )
+
+    assert moves.run(before)[0].state == "success"
+    ran, _ = moves.run(after)
+    assert ran.state == "success", ran.error
+    assert f"[main/0] {(shared / 'j.log').read_text().strip()}" in ran.lines
+    assert "[main/0] trained with lr=1" in ran.lines

@@ -32,6 +32,18 @@ def test_args_alone_follow_the_entrypoint_of_the_image(kubernetes_apps):
     assert apps.lines(app_id) == ["started by the image\n"]
 
 
+def test_a_variable_is_a_field_of_the_pod(kubernetes_apps):
+    """Components of TorchX have such values."""
+    apps = kubernetes_apps
+    env = {"POD": "[FIELD_PATH]metadata.name", "NODE": "[FIELD_PATH]spec.nodeName", "TEXT": "a [FIELD_PATH]"}
+    app_id = apps.start(apps.sh('echo "$POD $NODE $TEXT"', env=env))
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    (pod,) = apps.cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]
+    expected = f"{pod['metadata']['name']} {pod['spec']['nodeName']} a [FIELD_PATH]\n"
+    assert apps.lines(app_id) == [expected]
+
+
 def test_half_a_cpu_is_a_limit_and_less_is_reserved(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true", resource=Resource(0.5, 0, 64, cpu_request=0.1, memMB_request=16)))

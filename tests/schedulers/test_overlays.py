@@ -139,6 +139,15 @@ def test_an_overlay_of_the_app_in_the_older_forms_is_refused(backend, stored):
         request_of(backend, role(), **{backend: stored})
 
 
+@pytest.mark.parametrize("backend", ["docker", "local", "aws_batch", "slurm", "local_cwd", "local_docker"])
+def test_a_field_of_a_pod_is_refused_where_there_are_none(backend):
+    """The program would get the text itself."""
+    cfg = {"queue": "q"} if backend == "aws_batch" else {}
+    app = AppDef("app", [role(env={"NODE": "[FIELD_PATH]spec.nodeName"}, local=backend in {"local", "slurm"})])
+    with Runner("s") as runner, pytest.raises(UnsupportedError, match=r"variable NODE begins with \[FIELD_PATH\]"):
+        runner.dryrun(app, backend, cfg)
+
+
 def test_the_option_overlay_of_other_schedulers_names_the_overlay_of_a_role():
     """A DAG that moves from Kubernetes to Docker has it."""
     with Runner("s") as runner, pytest.raises(InvalidAppError, match="option 'overlay'; an overlay belongs to a role"):

@@ -120,6 +120,10 @@ def test_later_fields_change_no_record_and_no_hash_by_their_defaults():
         ({"env": {"MASTER_PORT": "$LAUNCH_PORT_X_Y"}}, "env MASTER_PORT: no shell expands $LAUNCH_PORT_X_Y"),
         ({"env": {"A": "x-${TORCHX_RANK0_HOST}"}, "entrypoint": "sh"}, "no shell expands ${TORCHX_RANK0_HOST}"),
         ({"args": ["--rank", "$(LAUNCH_REPLICA_ID)"]}, "args[1]: no shell expands $(LAUNCH_REPLICA_ID)"),
+        (
+            {"entrypoint": "sh", "args": ["-c", "#!/bin/sh\n#SBATCH --time=00:05:00\n#SBATCH --mem=64\ntrue"]},
+            "'#SBATCH --time=00:05:00' in its script is not read; the options of sbatch belong into cfg",
+        ),
         ({"args": ["${replicaid}"]}, "did you mean ${replica_id}?"),
         (
             {"torch_env": True, "num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA},

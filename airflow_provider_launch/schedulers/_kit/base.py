@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from airflow_provider_launch.schedulers._kit.overlays import refuse_unsupported_overlays
-from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported
+from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields, refuse_unsupported
 from airflow_provider_launch.schedulers.api import Capability, Scheduler, StructuredOpts
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
@@ -83,6 +83,9 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     overlay_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of overlays in `metadata[name]` of a role that are applied to its request; others are refused."""
 
+    has_pod_fields: ClassVar[bool] = False
+    """Whether a variable of a role may be a field of its pod."""
+
     factory_params: ClassVar[frozenset[str]] = frozenset()
     """Keywords of the factory in addition to the fields of `connection_type`."""
 
@@ -116,6 +119,8 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
             raise InvalidAppError(f"app id {chosen!r} {self.app_id_help}")
         refuse_unsupported(app, self.name, self.capabilities, needs_image=self.needs_image, cures=self.refusal_cures)
         refuse_unsupported_overlays(app, self.name, self.overlay_kinds)
+        if not self.has_pod_fields:
+            refuse_pod_fields(app, self.name)
         return AppDryRunInfo(self._build_request(app, opts, chosen), self._format_request)
 
     def _is_app_id(self, app_id: str) -> bool:

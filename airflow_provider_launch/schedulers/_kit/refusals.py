@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from airflow_provider_launch.schedulers.capability import Capability
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
@@ -144,3 +145,18 @@ def refuse_other_spec(backend: str, app_id: str, expected: str, found: str | Non
 def deleted_meanwhile(app_id: str) -> SchedulerRejectedError:
     """Return the error for an app that was deleted during its submission."""
     return SchedulerRejectedError(f"app {app_id!r} was deleted while it was submitted; nothing of it was started")
+
+
+def refuse_pod_fields(app: AppDef, scheduler: str) -> None:
+    """Refuse variables that are a field of the pod, on schedulers without pods.
+
+    Raises:
+        UnsupportedError: names role and variable.
+    """
+    for role in app.roles:
+        for name, text in role.env.items():
+            if text.startswith(FIELD_PATH):
+                raise UnsupportedError(
+                    f"role {role.name!r}: variable {name} begins with {FIELD_PATH}, but {scheduler!r} has no pods "
+                    f"whose field it could be; LAUNCH_APP_ID, LAUNCH_ROLE and LAUNCH_REPLICA_ID are there everywhere"
+                )

@@ -143,7 +143,7 @@ def build_request(
         app,
         len(gpus),
         offer="the connection of 'docker' offers {}",
-        cure="lower it, or list the host's GPUs in option 'gpus'",
+        cure="lower it, or list the host's GPUs in 'gpus' of a connection of type launch_docker",
     )
     network = _network(app, opts, app_id)
     role_opts = options_by_role(app, opts, _OF_APP)

@@ -27,7 +27,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     request_from_json,
 )
 from airflow_provider_launch.schedulers._kit.role_options import options_by_role
-from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
+from airflow_provider_launch.schedulers.environment import FIELD_PATH, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
@@ -300,8 +300,9 @@ def _role_request(role: Role, slug: str, opts: KubernetesOpts, environ: Mapping[
         main["env"] = kept
     container = on_template(main, _container(dataclasses.replace(role, image=image), opts), _container(plain, _DEFAULT))
     pod = on_template(template.pod, _pod(role, opts), _pod(plain, _DEFAULT))
+    texts = {name: text for name, text in role.env.items() if not text.startswith(FIELD_PATH)}
     return KubernetesRole(
-        **common_fields(role, slug, environ, opts.copy_env, _GIVEN),
+        **common_fields(dataclasses.replace(role, env=texts), slug, environ, opts.copy_env, _GIVEN),
         container=merged(container, overlay.get("container", {})),
         pod=merged(pod, overlay.get("pod", {})),
         overlays=overlays,
@@ -376,8 +377,13 @@ def _resources(resource: Resource) -> dict[str, dict[str, str]]:
 
 
 def _variables(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
-    """Return the variables that come from Secrets and ConfigMaps."""
-    env = [_variable(role, "env_secrets", "Secret", *each) for each in (opts.env_secrets or {}).items()]
+    """Return the variables that come from fields of the pod, Secrets and ConfigMaps."""
+    env = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": text.removeprefix(FIELD_PATH)}}}
+        for name, text in role.env.items()
+        if text.startswith(FIELD_PATH)
+    ]
+    env += [_variable(role, "env_secrets", "Secret", *each) for each in (opts.env_secrets or {}).items()]
     env += [_variable(role, "env_configmaps", "ConfigMap", *each) for each in (opts.env_configmaps or {}).items()]
     env_from = [{"configMapRef": {"name": name}} for name in opts.env_from_configmaps or []]
     env_from += [{"secretRef": {"name": name}} for name in opts.env_from_secrets or []]

@@ -111,6 +111,7 @@ class KubernetesScheduler(
     opts_type = KubernetesOpts
     connection_type = KubernetesConnection
     overlay_kinds: ClassVar[tuple[str, ...]] = OVERLAY_KINDS
+    has_pod_fields: ClassVar[bool] = True
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = (
         "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', starting with a "
