@@ -2,12 +2,14 @@
 
 Each task runs in a new process that has Airflow's task runner, as the worker of LocalExecutor has: it parses its DAG
 file and runs the task. Counted are the wall time, and the CPU of that process and of its children.
+The tasks of a round are one run: each finds the XComs of the tasks before it, and the Variables.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import statistics
 import sys
@@ -16,6 +18,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 from airflow.executors import local_executor  # noqa: F401 - the worker has it
 from airflow.executors.workloads.base import BundleInfo
 from airflow.executors.workloads.task import TaskInstanceDTO
@@ -23,7 +26,7 @@ from airflow.sdk.execution_time.supervisor import supervise_task
 from rows import row
 from tests.airflow.support import FakeExecutionApi
 
-STEPS, ROUNDS = 20, 2
+STEPS, ROUNDS = 20, 3
 HOME = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 FILES = {
     "ours": """
@@ -42,6 +45,29 @@ with DAG("bench", schedule=None) as dag:
         before = task
 """,
 }
+
+
+class RunApi(FakeExecutionApi):
+    """Keeps XComs and Variables in a file, because each task runs in its own process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.variables: dict[str, Any] = {}
+        if path.exists():
+            self.xcoms, self.variables = pickle.loads(path.read_bytes())
+
+    def save(self) -> None:
+        self.path.write_bytes(pickle.dumps((self.xcoms, self.variables)))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        answer = super()._answer(request)
+        match request.method, *request.url.path.strip("/").split("/"):
+            case "PUT", "variables", key:
+                self.variables[key] = json.loads(request.content)["val"]
+            case "GET", "variables", key if key in self.variables:
+                return httpx.Response(200, json={"key": key, "value": self.variables[key]})
+        return answer
 
 
 def written() -> dict[str, Path]:
@@ -67,7 +93,7 @@ def run(path: Path, task_id: str) -> None:
     instance: Any = TaskInstanceDTO.model_validate(
         {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), **where, **numbers}
     )
-    api = FakeExecutionApi()
+    api = RunApi(path.with_suffix(".pickle"))
     states: list[str] = []
     api.on_call = lambda _, parts, body: states.append(body["state"]) if parts[-1] == "state" else None
     supervise_task(
@@ -76,6 +102,7 @@ def run(path: Path, task_id: str) -> None:
     )  # fmt: skip
     if states != ["success"]:
         raise SystemExit(f"{path.name}: {task_id} ended as {states}")
+    api.save()
 
 
 def cost(path: Path, task_id: str) -> tuple[float, float]:
