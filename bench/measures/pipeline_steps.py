@@ -2,7 +2,8 @@
 
 Each task runs in a new process that has Airflow's task runner, as the worker of LocalExecutor has: it parses its DAG
 file and runs the task. Counted are the wall time, and the CPU of that process and of its children.
-The tasks of a round are one run: each finds the XComs of the tasks before it, and the Variables.
+The tasks of a round are one run: each finds the XComs of the tasks before it, and the Variables. Each round is a run of
+its own, because a second run of the same id would adopt the apps of the first and start none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from airflow.sdk.execution_time.supervisor import supervise_task
 from rows import row
 from tests.airflow.support import FakeExecutionApi
 
-STEPS, ROUNDS = 20, 3
+STEPS, ROUNDS = 20, 2
 HOME = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 FILES = {
     "ours": """
@@ -85,15 +86,15 @@ def written() -> dict[str, Path]:
     return found
 
 
-def run(path: Path, task_id: str) -> None:
+def run(path: Path, task_id: str, run_id: str) -> None:
     """Run the task as a worker does, in a process of the worker."""
-    where = {"dag_id": "bench", "run_id": "bench", "task_id": task_id, "map_index": -1, "queue": "default"}
+    where = {"dag_id": "bench", "run_id": run_id, "task_id": task_id, "map_index": -1, "queue": "default"}
     numbers = {"try_number": 1, "pool_slots": 1, "priority_weight": 1}
     # The workload of an executor, which the supervisor takes for its own class of the same fields.
     instance: Any = TaskInstanceDTO.model_validate(
         {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), **where, **numbers}
     )
-    api = RunApi(path.with_suffix(".pickle"))
+    api = RunApi(path.with_suffix(f".{run_id}"))
     states: list[str] = []
     api.on_call = lambda _, parts, body: states.append(body["state"]) if parts[-1] == "state" else None
     supervise_task(
@@ -105,7 +106,7 @@ def run(path: Path, task_id: str) -> None:
     api.save()
 
 
-def cost(path: Path, task_id: str) -> tuple[float, float]:
+def cost(path: Path, task_id: str, run_id: str) -> tuple[float, float]:
     """Return wall and CPU seconds of one task in its own process."""
     sys.stdout.flush()
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -116,7 +117,7 @@ def cost(path: Path, task_id: str) -> tuple[float, float]:
             with Path(os.devnull).open("w") as sink:
                 os.dup2(sink.fileno(), 1)
                 os.dup2(sink.fileno(), 2)
-            run(path, task_id)
+            run(path, task_id, run_id)
             code = 0
         finally:
             os._exit(code)
@@ -134,7 +135,7 @@ for number in range(ROUNDS + 1):
     total = {side: [0.0, 0.0] for side in paths}
     for at in range(STEPS):
         for side in paths if at % 2 else reversed(paths):
-            for kind, seconds in enumerate(cost(paths[side], f"s{at}")):
+            for kind, seconds in enumerate(cost(paths[side], f"s{at}", f"run{number}")):
                 total[side][kind] += seconds
     if number:
         for side, (wall, cpu) in total.items():

@@ -17,7 +17,6 @@ from airflow_provider_launch.specs import (
     Role,
     VolumeMount,
     Workspace,
-    app_dict,
     app_from_dict,
     app_to_dict,
 )
