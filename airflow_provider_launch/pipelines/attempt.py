@@ -15,7 +15,6 @@ from airflow_provider_launch._airflow import AirflowSkipException
 from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
-from airflow_provider_launch.pipelines.catalog import CatalogError, CatalogItem, Earlier, RunCatalog, copy_project
 from airflow_provider_launch.pipelines.folders import private_folder, remove_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
@@ -36,6 +35,7 @@ from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_t
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_launch.pipelines.catalog import CatalogItem, Earlier, RunCatalog
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.statuses import RoleStatus
@@ -54,6 +54,7 @@ class Attempt:
         self._store = context.get("task_state_store")
         self._items: list[CatalogItem] = []
         self._is_app_alive = False
+        self._kept: list[dict[str, Any]] | None = None
         self.record = record
 
     @classmethod
@@ -74,6 +75,8 @@ class Attempt:
         self._is_app_alive = True
         record = AttemptRecord.from_json(stored[-1]) if stored else None
         if record is not None and not record.ended:
+            from airflow_provider_launch.pipelines.catalog import CatalogItem
+
             record.data_dir = str(self._own_folder(record.data_dir) or "")
             self.record = record
             self._items = [item for item in map(CatalogItem.from_json, record.catalog) if item is not None]
@@ -119,6 +122,8 @@ class Attempt:
         """Copy the files of the project that the pipeline names."""
         model, step = self._op.model, self._op.step
         if step.catalog and (patterns := step.catalog.project or model.project):
+            from airflow_provider_launch.pipelines.catalog import copy_project
+
             count = copy_project(code_folder(model, self._place.settings, step), patterns, folder)
             self._op.log.info("copied %d files of the project", count)
 
@@ -128,6 +133,8 @@ class Attempt:
         if self.record.data_dir:
             self._put(is_strict=True)
         elif self._store is not None and (self._op.step.catalog.put or object_names(self._op.step)):
+            from airflow_provider_launch.pipelines.catalog import CatalogError
+
             raise CatalogError("the record of the task names no folder of this task, so its files cannot be stored")
 
     def _put(self, *, is_strict: bool) -> None:
@@ -142,6 +149,9 @@ class Attempt:
     def _catalog(self) -> RunCatalog:
         from airflow.sdk import ObjectStoragePath
 
+        # Imported here, because most steps have no catalog.
+        from airflow_provider_launch.pipelines.catalog import RunCatalog
+
         model = self._op.model
         where = self._op.render_template(model.catalog, self._context) or f"file://{LAUNCH_HOME('catalog')}"
         if "://" not in where:
@@ -154,6 +164,8 @@ class Attempt:
 
     def _earlier(self) -> dict[str, Earlier]:
         """Return the tasks before this one that store files."""
+        from airflow_provider_launch.pipelines.catalog import Earlier
+
         tasks = self._op.dag.task_dict
         found: dict[str, Earlier] = {}
         for task_id in self._op.get_flat_relative_ids(upstream=True):
@@ -280,6 +292,7 @@ class Attempt:
             with contextlib.suppress(Exception):
                 kept: Any = appended(self._stored(), self.record.to_json())
                 self._store.set(KEY, kept)
+                self._kept = kept
 
     def _end(self, state: str) -> None:
         self.record.ended, self.record.state = _now(), state
@@ -292,8 +305,11 @@ class Attempt:
             self._ti.xcom_push(XCOM_KEY, self.record.to_json())
 
     def _stored(self) -> list[dict[str, Any]]:
-        found: Any = self._store.get(KEY, None) if self._store is not None else None
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        if self._kept is None:
+            # Once, because only this task writes them.
+            found: Any = self._store.get(KEY, None) if self._store is not None else None
+            self._kept = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return self._kept
 
 
 def _now() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TriggerRule
 
-from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException
+from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException, conf
 from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.ids import folder_of
 
@@ -321,6 +321,14 @@ class FanOut(_Gate):
             on = self.iterate_on
             items = parameters.iterated(on, known.values.get(on)) if isinstance(on, str) else list(on)
         self.log.info("the list has %d elements", len(items))
+        limit = conf.getint("core", "max_map_length", fallback=1024)
+        if len(items) > limit:
+            # The API server decides, whose configuration may differ from that of this worker.
+            self.log.warning(
+                "Airflow maps over at most %d elements by the configuration of this worker; raise [core] max_map_length"
+                " of the API server, or let each element be a part of the list",
+                limit,
+            )
         context["ti"].xcom_push(PARAMETERS_KEY, known.to_json({}))
         return items
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import time
@@ -57,6 +58,11 @@ def git_identity(folder: Path) -> CodeIdentity | None:
 
 
 def _read_commit(folder: Path) -> CodeIdentity | None:
+    # Most folders of DAGs on workers are not checkouts, and a process of git costs as much as several requests.
+    if not {"GIT_DIR", "GIT_WORK_TREE"} & {*os.environ} and not any(
+        (one / ".git").exists() for one in (folder, *folder.resolve().parents)
+    ):
+        return None
     commit = _git(folder, "rev-parse", "HEAD").strip()
     if not commit:
         return None

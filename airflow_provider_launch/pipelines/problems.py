@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +57,9 @@ class PipelineError(InvalidAppError):
 def closest(name: object, known: Iterable[str]) -> str:
     """Return a suggestion for an unknown name."""
     names = [str(one) for one in known]
+    # Imported here, because only errors need it.
+    import difflib
+
     close = difflib.get_close_matches(str(name), names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"

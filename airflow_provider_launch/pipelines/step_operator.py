@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
     from airflow_provider_launch.pipelines.objects import Objects
+    from airflow_provider_launch.pipelines.parameters import Known
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
@@ -138,7 +139,7 @@ class StepOperator(LaunchAppOperator):
                     self.log.warning("only as LAUNCH_PARAM_x, because shells act on such names: %s", taken)
             attempt.describe(self.app, self.cfg, known.values)
             self._elements = elements
-        return self._finished(context, attempt, lambda: self._launched(context))
+        return self._finished(context, attempt, lambda: self._launched(context), known)
 
     def resume(
         self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False
@@ -261,7 +262,9 @@ class StepOperator(LaunchAppOperator):
 
     # ---- after -----------------------------------------------------------------------------------------------
 
-    def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _finished(
+        self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]], known: Known | None = None
+    ) -> dict[str, Any]:
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.pipelines.parameters import returned_values, tracked, unpacked
 
@@ -275,7 +278,8 @@ class StepOperator(LaunchAppOperator):
             attempt.fail(error)
             raise
         with attempt.failing_ends():
-            known, _ = known_parameters(context, self.sources, self.scope)
+            if known is None:
+                known, _ = known_parameters(context, self.sources, self.scope)
             names = None if self.step.returns is None else [item.name for item in self.step.returns]
             with final_errors():
                 document = unpacked(value["result"], self.step.name)

@@ -28,7 +28,6 @@ from typing import IO, Any
 from airflow_provider_launch.schedulers import SCHEDULER_ALIASES, get_scheduler_factories
 from airflow_provider_launch.settings import ENV_LAUNCHCONFIG, ENV_TORCHXCONFIG
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, MissingDependencyError
-from airflow_provider_launch.specs.peers import counterpart
 from airflow_provider_launch.specs.runopts import CfgVal, runopt, runopts
 from airflow_provider_launch.util.documents import owner_problem, read_text
 from airflow_provider_launch.util.strings import closest
@@ -153,6 +152,9 @@ def _renamed(key: str, schema: runopts) -> str | None:
     Raises:
         InvalidRunConfigException: its value has another form here, or it has no counterpart among the options.
     """
+    # Imported here, because only unknown options need it.
+    from airflow_provider_launch.specs.peers import counterpart
+
     found = counterpart(key, [name for name, _ in schema])
     if found is None:
         return None

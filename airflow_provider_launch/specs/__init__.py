@@ -5,10 +5,11 @@ Importing this package runs no discovery: named resources are looked up when fir
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from airflow_provider_launch.settings import LAUNCH_HOME
 from airflow_provider_launch.specs import api
 from airflow_provider_launch.specs.api import *  # noqa: F403 - `api` lists the data model
-from airflow_provider_launch.specs.builders import materialize_appdef
 from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
 from airflow_provider_launch.specs.mounts import parse_mounts
@@ -20,6 +21,9 @@ from airflow_provider_launch.specs.named_resources import (
 )
 from airflow_provider_launch.specs.resources import GiB
 from airflow_provider_launch.util.modules import import_attr
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.builders import materialize_appdef
 
 __all__ = [
     "LAUNCH_HOME",
@@ -37,3 +41,12 @@ __all__ = [
     "resource",
 ]
 __all__ += api.__all__
+
+
+def __getattr__(name: str) -> Any:
+    # Only for a component, because each start of a task would pay for its parser of docstrings.
+    if name == "materialize_appdef":
+        from airflow_provider_launch.specs.builders import materialize_appdef
+
+        return materialize_appdef
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

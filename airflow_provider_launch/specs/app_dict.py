@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -161,6 +160,9 @@ def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> 
 
 
 def _unknown(key: object, known: list[str], cls: type[Any]) -> str:
+    # Imported here, because only errors need it.
+    import difflib
+
     close = difflib.get_close_matches(str(key)[:_KEY_CHARS], known, n=1)
     if close:
         return f"{cls.__name__} has no such field; did you mean {close[0]!r}?"

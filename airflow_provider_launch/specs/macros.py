@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import warnings
 from collections.abc import Mapping
@@ -147,6 +146,9 @@ def near_misses(role: Role) -> list[tuple[str, str]]:
         # A variable of the role is for the shell, however it is spelt.
         if name in known.values() or name in role.env or name == "base_img_root":
             continue
+        # Imported here, because only errors need it.
+        import difflib
+
         close = difflib.get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)
         misses += [(name, known[close[0]])] if close else []
     return misses

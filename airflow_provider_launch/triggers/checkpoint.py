@@ -9,7 +9,6 @@ from typing import Any
 from airflow_provider_launch._airflow import ask, get_xcom, set_xcom
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
 from airflow_provider_launch.specs.owner import TaskKey
-from airflow_provider_launch.triggers.pump import comms_bytes_unread
 
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
@@ -99,6 +98,9 @@ class Checkpoint:
 
     async def save_on_shutdown(self, progress: FollowProgress) -> None:
         """Store the progress during triggerer shutdown, when requests are still sent but replies no longer arrive."""
+        # Imported here, because a worker needs only the functions above.
+        from airflow_provider_launch.triggers.pump import comms_bytes_unread
+
         saving = asyncio.ensure_future(self.save(progress))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _SHUTDOWN_SAVE_S

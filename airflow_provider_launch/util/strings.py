@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -18,5 +17,8 @@ def normalize_str(data: str) -> str:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar to `word`, or None if none is similar."""
     by_lower = {name.lower(): name for name in known}
+    # Imported here, because only errors need it.
+    import difflib
+
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None

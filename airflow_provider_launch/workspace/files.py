@@ -6,18 +6,20 @@ import hashlib
 import os
 import shutil
 import stat
-import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.api import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
+
+if TYPE_CHECKING:
+    import tarfile
 
 _ALWAYS = (".git", "*/.git", "__pycache__", "*/__pycache__")
 """Left out unless the ignore file includes them again: they differ between workers and would change every image."""
@@ -187,6 +189,9 @@ class WorkspaceFiles:
         Raises:
             OSError: a file cannot be read or written.
         """
+        # Imported here, because a worker without workspaces does not need it.
+        import tarfile
+
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             if prefix:
                 root = _info(prefix, 0o755)
@@ -225,6 +230,8 @@ def digests(workspaces: Mapping[Workspace, tuple[str, WorkspaceFiles]]) -> dict[
 
 
 def _pack_entry(archive: tarfile.TarFile, path: str, entry: _Entry) -> None:
+    import tarfile
+
     info = _info(path, 0o755 if stat.S_ISDIR(entry.mode) or entry.is_executable else 0o644)
     if stat.S_ISDIR(entry.mode):
         info.type = tarfile.DIRTYPE
@@ -240,6 +247,8 @@ def _pack_entry(archive: tarfile.TarFile, path: str, entry: _Entry) -> None:
 
 
 def _info(path: str, mode: int) -> tarfile.TarInfo:
+    import tarfile
+
     info = tarfile.TarInfo(path)
     info.mode, info.mtime = mode, _MTIME
     return info

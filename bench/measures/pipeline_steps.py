@@ -2,12 +2,15 @@
 
 Each task runs in a new process that has Airflow's task runner, as the worker of LocalExecutor has: it parses its DAG
 file and runs the task. Counted are the wall time, and the CPU of that process and of its children.
+The tasks of a round are one run: each finds the XComs of the tasks before it, and the Variables. Each round is a run of
+its own, because a second run of the same id would adopt the apps of the first and start none.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import statistics
 import sys
@@ -16,6 +19,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 from airflow.executors import local_executor  # noqa: F401 - the worker has it
 from airflow.executors.workloads.base import BundleInfo
 from airflow.executors.workloads.task import TaskInstanceDTO
@@ -44,6 +48,29 @@ with DAG("bench", schedule=None) as dag:
 }
 
 
+class RunApi(FakeExecutionApi):
+    """Keeps XComs and Variables in a file, because each task runs in its own process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.variables: dict[str, Any] = {}
+        if path.exists():
+            self.xcoms, self.variables = pickle.loads(path.read_bytes())
+
+    def save(self) -> None:
+        self.path.write_bytes(pickle.dumps((self.xcoms, self.variables)))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        answer = super()._answer(request)
+        match request.method, *request.url.path.strip("/").split("/"):
+            case "PUT", "variables", key:
+                self.variables[key] = json.loads(request.content)["val"]
+            case "GET", "variables", key if key in self.variables:
+                return httpx.Response(200, json={"key": key, "value": self.variables[key]})
+        return answer
+
+
 def written() -> dict[str, Path]:
     pipeline = HOME / "bench.yaml"
     step = {"type": "task", "command_type": "shell"}
@@ -59,15 +86,15 @@ def written() -> dict[str, Path]:
     return found
 
 
-def run(path: Path, task_id: str) -> None:
+def run(path: Path, task_id: str, run_id: str) -> None:
     """Run the task as a worker does, in a process of the worker."""
-    where = {"dag_id": "bench", "run_id": "bench", "task_id": task_id, "map_index": -1, "queue": "default"}
+    where = {"dag_id": "bench", "run_id": run_id, "task_id": task_id, "map_index": -1, "queue": "default"}
     numbers = {"try_number": 1, "pool_slots": 1, "priority_weight": 1}
     # The workload of an executor, which the supervisor takes for its own class of the same fields.
     instance: Any = TaskInstanceDTO.model_validate(
         {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), **where, **numbers}
     )
-    api = FakeExecutionApi()
+    api = RunApi(path.with_suffix(f".{run_id}"))
     states: list[str] = []
     api.on_call = lambda _, parts, body: states.append(body["state"]) if parts[-1] == "state" else None
     supervise_task(
@@ -76,9 +103,10 @@ def run(path: Path, task_id: str) -> None:
     )  # fmt: skip
     if states != ["success"]:
         raise SystemExit(f"{path.name}: {task_id} ended as {states}")
+    api.save()
 
 
-def cost(path: Path, task_id: str) -> tuple[float, float]:
+def cost(path: Path, task_id: str, run_id: str) -> tuple[float, float]:
     """Return wall and CPU seconds of one task in its own process."""
     sys.stdout.flush()
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -89,7 +117,7 @@ def cost(path: Path, task_id: str) -> tuple[float, float]:
             with Path(os.devnull).open("w") as sink:
                 os.dup2(sink.fileno(), 1)
                 os.dup2(sink.fileno(), 2)
-            run(path, task_id)
+            run(path, task_id, run_id)
             code = 0
         finally:
             os._exit(code)
@@ -107,7 +135,7 @@ for number in range(ROUNDS + 1):
     total = {side: [0.0, 0.0] for side in paths}
     for at in range(STEPS):
         for side in paths if at % 2 else reversed(paths):
-            for kind, seconds in enumerate(cost(paths[side], f"s{at}")):
+            for kind, seconds in enumerate(cost(paths[side], f"s{at}", f"run{number}")):
                 total[side][kind] += seconds
     if number:
         for side, (wall, cpu) in total.items():

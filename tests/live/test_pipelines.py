@@ -161,6 +161,26 @@ def test_succeeded_steps_stay_when_a_failed_step_is_cleared(live: Live, engine: 
     run.remove_apps()
 
 
+@pytest.mark.parametrize(("engine", "mode"), KEPT)
+def test_two_runs_at_once_have_their_own_values_and_files(live: Live, engine: str, mode: str) -> None:
+    """Each run has two elements at once, with two attempts; the files of the first attempt have other names."""
+    runs = [PipelineRun(live, "twice", engine, mode) for _ in range(2)]
+    for run in runs:
+        run.wait_until(lambda run=run: len([*run.folder.glob("tried-*")]) == 2)
+    for run in runs:
+        (run.folder / "go").touch()
+
+    for run in runs:
+        run.wait_until(lambda run=run: run.state() in ENDED)
+
+    for run in runs:
+        expected = [f"{run.folder.name}-{x}" for x in (1, 2)]
+        assert run.state() == "success", run.states()
+        found = run.attempt("all")
+        assert (found["parameters"]["y"], found["returned"]["lines"].split()) == (expected, expected)
+        run.remove_apps()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_no_more_elements_run_at_a_time_than_the_limit(live: Live, mode: str) -> None:
     """The scheduler keeps it, also while tasks are deferred."""

@@ -6,6 +6,7 @@ of the peer has the reason.
 
 from __future__ import annotations
 
+import json
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,25 @@ def longest(values):
 """
 
 
+PART = """
+dag:
+  start_at: inner
+  steps:
+    inner: {type: task, command_type: shell, command: export inside=$((x + 1)), returns: [inside], next: success}
+"""
+
+_CELL: dict[str, Any] = {"cell_type": "code", "outputs": [], "execution_count": None}
+BOOK = {
+    "cells": [
+        {**_CELL, "id": "a", "source": "x = 0", "metadata": {"tags": ["parameters"]}},
+        {**_CELL, "id": "b", "source": "y = x + 10", "metadata": {}},
+    ],
+    "metadata": {},
+    "nbformat": 4,
+    "nbformat_minor": 5,
+}
+
+
 @dataclass
 class Example:
     text: str
@@ -88,6 +108,12 @@ EXAMPLES = {
             check: {type: task, command: peer_code.later, returns: [y], next: success}
             """, parameters="{x: 1}"),
         values={"y": 2},
+    ),
+    "runnable 01: a notebook with parameters": Example(
+        steps("""
+            book: {type: task, command_type: notebook, command: book.ipynb, returns: [y], next: success}
+            """, parameters="{x: 1}"),
+        values={"y": 11},
     ),
     "runnable 02: a failure ends the run": Example(
         steps("""
@@ -147,6 +173,15 @@ EXAMPLES = {
             """),
         values={"shared": "value_b"},
     ),
+    "runnable 06: parallel in parallel": Example(
+        steps(f"""
+            outer: {{type: parallel, next: success, branches: {{
+              deep: {{start_at: inner, steps: {{inner: {{type: parallel, next: success, branches: {{
+                x: {ONE % "command: export x=1, returns: [x]"}, y: {ONE % "command: export y=2, returns: [y]"}}}}}}}}},
+              flat: {ONE % "command: export z=3, returns: [z]"}}}}}
+            """),
+        values={"x": 1, "y": 2, "z": 3},
+    ),
     "runnable 06: a branch fails, the others end": Example(
         steps(f"""
             both: {{type: parallel, next: success, branches: {{a: {ONE % "command: exit 1"}, b: {ONE % 'command: "true"'}}}}}
@@ -174,6 +209,13 @@ EXAMPLES = {
             """, parameters="{none: []}"),
         difference="succeeds; runnable ends with an AssertionError",
     ),
+    "runnable 07: an element of a map fails": Example(
+        steps(f"""
+            each: {{type: map, iterate_on: [1, 2], iterate_as: x, next: after, branch: {ONE % "command: test $x = 1"}}}
+            after: {{$, command: exit 1, next: success}}
+            """),
+        state="failed",
+    ),
     "runnable 08: mocked, with a patch": Example(
         steps("""
             one: {$, command: exit 1, next: two}
@@ -190,6 +232,17 @@ EXAMPLES = {
         values={"said": "hello"},
         difference="each task has a folder of its own, so that runs at the same time do not share files",
     ),
+    "magnus: a second attempt": Example(
+        steps("""
+            once: {$, command: 'test -e tried || { touch tried; exit 1; }', max_attempts: 2, next: success}
+            """),
+    ),
+    "magnus: the graph of another file": Example(
+        steps("""
+            part: {type: dag, dag_definition: part.yaml, next: success}
+            """, parameters="{x: 4}"),
+        values={"inside": 5},
+    ),
     "magnus: parameters by variables and by its functions": Example(
         steps("""
             variable: {type: task, command: peer_code.by_variable, next: function}
@@ -203,7 +256,11 @@ EXAMPLES = {
 @pytest.fixture
 def example(write):
     def find(name: str) -> tuple[Example, Path]:
+        if "notebook" in name:
+            pytest.importorskip("nbclient")
         write(CODE, "peer_code.py")
+        write(json.dumps(BOOK), "book.ipynb")
+        write(PART, "part.yaml")
         write("integer: 1\nstringer: hello\n", "given.yaml")
         found = EXAMPLES[name]
         return found, write(found.text.replace("{$", "{type: task, command_type: shell"))

@@ -215,6 +215,32 @@ def test_a_value_that_is_not_declared_does_not_fail_a_function(
     assert not (code.parent / "result").exists()
 
 
+ARRAYS = {
+    "array('d', [1, 2.5])": [1.0, 2.5],
+    "{'a': array('i', [1]), 'b': [array('i', [2])]}": {"a": [1], "b": [[2]]},
+    "memoryview(bytes(6)).cast('B', (2, 3))": [[0, 0, 0], [0, 0, 0]],
+    "Scalar()": 7,
+    "np.ones((2, 2), dtype='float32')": [[1.0, 1.0], [1.0, 1.0]],
+    "{'count': np.int64(3), 'all': [np.float32(0.5)], 'is': np.bool_(True)}": {"count": 3, "all": [0.5], "is": True},
+}
+
+
+@pytest.mark.parametrize("value", ARRAYS)
+def test_arrays_and_their_numbers_are_lists_and_numbers(folders: tuple[Path, Path], value: str) -> None:
+    """At any depth; NumPy, PyTorch and Python's own arrays have `tolist`, some numbers only `item`."""
+    if "np." in value:
+        pytest.importorskip("numpy")
+    code, _ = folders
+    head = "import numpy as np\n" if "np." in value else ""
+    head += "from array import array\n\n\nclass Scalar:\n    def item(self):\n        return 7\n\n\n"
+    (code / "mine.py").write_text(f"{head}def step():\n    return {value}\n")
+
+    ran = run(code, "function", "mine.step", "found")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads((code.parent / "result").read_text()) == {"found": ARRAYS[value]}
+
+
 def test_a_declared_value_that_is_not_json_fails_a_function(folders: tuple[Path, Path]) -> None:
     code, _ = folders
     (code / "mine.py").write_text("def step():\n    return object()\n")

@@ -70,6 +70,22 @@ def test_what_is_wrong_is_shown(write, arguments, code, expected):
     assert expected in ran.stderr
 
 
+def test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named(write, monkeypatch):
+    """Variables of a worker hold secrets; a name in `copy_env` is a decision of the author."""
+    monkeypatch.setenv("NAMED", "1")
+    monkeypatch.setenv("OTHER", "2")
+    path = write("""
+        executor: {type: local, config: {copy_env: [NAMED]}}
+        dag:
+          start_at: show
+          steps: {show: {type: task, command_type: shell, command: 'echo "${PATH:+set} [$NAMED] [$OTHER]"', next: success}}
+        """)
+
+    ran = run(path, "run-step", "show")
+
+    assert ran.stdout.splitlines()[0] == "set [1] []", ran.stderr
+
+
 def test_problems_of_a_file_are_shown(write):
     ran = run(write("dag: {start_at: a, steps: {a: {type: stub, next: b}}}\n"), "validate")
 

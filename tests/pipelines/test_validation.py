@@ -471,3 +471,23 @@ def test_a_command_may_be_no_template(write):
     model = load(write(f"dag: {{start_at: a, steps: {{a: {step}}}}}\n"))
 
     assert model.graph.steps["a"].command == "echo ${#A} {{ x }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("demo-renderer", "local"),
+        ("emulator", "local"),
+        ("local-aws-batch", "aws-batch"),
+        ("argo", "kubernetes"),
+        ("kfp", "kubernetes"),
+        ("k8s-job", "kubernetes"),
+    ],
+)
+def test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message(write, name: str, here: str) -> None:
+    path = write(f"""
+        executor: {name}
+        dag: {{start_at: a, steps: {{a: {{type: stub, next: success}}}}}}
+        """)
+
+    assert [problem.text for problem in validate(path)] == [f"{name!r} is not a valid executor; use {here!r}"]

@@ -117,6 +117,32 @@ def test_elements_may_be_equal_or_odd(write, run_pipeline):
     assert ran.returned("m.fan_in") == {"y": items}
 
 
+def test_a_list_that_is_longer_than_airflow_maps_over_is_reported_with_the_setting(run_pipeline, monkeypatch, capfd):
+    """Airflow's own message names no setting."""
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "2")
+    text = """
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: [{}]
+              iterate_as: x
+              next: success
+              branch: {{start_at: a, steps: {{a: {{type: stub, next: success}}}}}}
+        """
+
+    assert run_pipeline(text.format("1, 2")).state == "success"
+    assert "max_map_length" not in capfd.readouterr().out
+
+    ran = run_pipeline(text.format("1, 2, 3"))
+
+    assert (ran.state, ran.states["m.fan_out"]) == ("failed", "failed")
+    shown = "".join(capfd.readouterr())
+    assert "maps over at most 2 elements" in shown
+    assert "raise [core] max_map_length of the API server" in shown
+
+
 @pytest.mark.parametrize(
     ("reducer", "expected"),
     [

@@ -40,6 +40,29 @@ def test_a_dag_file_loads_no_heavy_module_and_no_backend():
     }
 
 
+STEP = """
+from airflow_provider_launch._task import follow_app
+from airflow_provider_launch.operators import _run
+from airflow_provider_launch.pipelines import apps, attempt, dag_from_file, step_operator
+from airflow_provider_launch.schedulers.local import scheduler
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs import AppDef, Role, check_app
+
+resolve_options(scheduler.LocalOpts, {})
+scheduler.LocalOpts.as_runopts()
+check_app(AppDef("app", [Role("task", "", entrypoint="sh", args=["-c", "true"])]))
+"""
+NOT_FOR_A_STEP = {"pipelines.catalog", "specs.builders", "specs.peers", "triggers.pump", "util.docstrings"}
+
+
+def test_a_step_on_local_processes_loads_only_what_it_needs():
+    """A small step costs little more than a BashOperator; each module costs half a millisecond or more."""
+    loaded = modules_after(STEP)
+
+    assert "airflow_provider_launch.follow.follower" in loaded
+    assert loaded.isdisjoint({f"airflow_provider_launch.{name}" for name in NOT_FOR_A_STEP})
+
+
 @pytest.mark.parametrize("module", CORE)
 def test_the_core_loads_no_airflow(module):
     loaded = modules_after(f"import airflow_provider_launch.{module}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+
+import pytest
+
 from airflow_provider_launch.schedulers.environment import inherited_env
 
 
@@ -29,3 +33,15 @@ def test_what_an_engine_gives_to_a_replica_is_not_copied() -> None:
     }  # fmt: skip
 
     assert inherited_env(environ, ["*"], ["RANKS_*"]) == {"RANKS": "y", "LAUNCH_HOME": "z"}
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "*", "A", "A*", "*A", "A**", "A*B", "A?", "A?*", "[AB]*", "[A", "A.", "A.*", "a*"]
+)
+def test_a_pattern_means_the_same_as_in_a_shell(pattern: str) -> None:
+    """A name and a prefix are compared without a pattern, because most of them are one of these."""
+    names = ["A", "AB", "AxB", "BA", "B", "[A", "[AB", "A.", "A.B", "A*", "a", "A?", ""]
+
+    assert [*inherited_env(dict.fromkeys(names, ""), [pattern])] == [
+        n for n in names if fnmatch.fnmatchcase(n, pattern)
+    ]

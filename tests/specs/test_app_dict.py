@@ -1,4 +1,5 @@
 import copy
+import difflib
 import json
 import re
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from airflow_provider_launch.specs import (
     Role,
     VolumeMount,
     Workspace,
-    app_dict,
     app_from_dict,
     app_to_dict,
 )
@@ -223,7 +223,7 @@ def test_an_error_about_a_hostile_dict_is_short(change):
 def test_few_advices_are_computed_for_a_hostile_dict(monkeypatch):
     """Each takes a tenth of a millisecond, while all apps of the connection wait."""
     computed = []
-    monkeypatch.setattr(app_dict.difflib, "get_close_matches", lambda *_, **__: computed.append(1) or [])
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *_, **__: computed.append(1) or [])
     with pytest.raises(InvalidAppError):
         app_from_dict({"name": "a", "roles": [{"name": "r", "image": "x", f"k{n}": 0} for n in range(1000)]})
     assert len(computed) <= 21

@@ -1,4 +1,6 @@
 import copy
+import dataclasses
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from airflow_provider_launch.specs import (
     app_to_dict,
     check_app,
     macros,
+    type_check,
 )
 
 
@@ -277,3 +280,33 @@ def test_an_app_may_run_the_entrypoint_of_its_image() -> None:
     check_app(app)
 
     assert app_from_dict(app_to_dict(app)) == app
+
+
+VALUES = [
+    None, True, 0, -1, 2**70, 1.5, math.nan, "", "a", "ä", "\ud800", b"a", [], ["a"], ["\ud800"], [1], ("a",), {},
+    {"a": "b"}, {"a": 1}, {"a": True}, {"a": None}, {1: "a"}, {"a": "\ud800"}, {"\ud800": 1}, {"a": object()}, "ROLE",
+    RetryPolicy.ROLE, NULL_RESOURCE, Resource(cpu=1, gpu=0, memMB=1, tags={1: 2}), BindMount("/a", "/b"),
+    [BindMount("/a", "/b")], Workspace({"/a": ""}), [_role()], [_role(args=[1])], [_Custom("a", "")], [None],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_no_wrong_type_passes_the_check_without_pydantic(value):
+    """Plain apps are not checked by pydantic, whose schema takes longer to build than a small task runs."""
+    for where in ("app", "role", "resource"):
+        app = _app(resource=Resource(cpu=1, gpu=0, memMB=1))
+        item = {"app": app, "role": app.roles[0], "resource": app.roles[0].resource}[where]
+        for each in dataclasses.fields(item):
+            before = getattr(item, each.name)
+            setattr(item, each.name, value)
+            if type_check._is_plain(app):
+                type_check._adapter().validate_python([app])
+            setattr(item, each.name, before)
+
+
+def test_a_usual_app_is_checked_without_pydantic():
+    """Otherwise the check above has no subject."""
+    app = _app(args=["-c", "true"], env={"A": "b"}, port_map={"http": 80}, max_retries=1, resource=Resource(1, 0, 512))
+
+    assert type_check._is_plain(app)
+    assert not type_check._is_plain(_app(workspace=Workspace({"/a": ""})))

@@ -24,7 +24,7 @@ for _engine in EXECUTORS:
     if _engine != "local" and not _image:
         continue
     for _mode in ("sync", "deferrable"):
-        for _name in ("ways", "kept", *(["limited"] if _engine == "local" else [])):
+        for _name in ("ways", "kept", "twice", *(["limited"] if _engine == "local" else [])):
             _dag = dag_from_file(
                 f"{_name}.yaml",
                 f"{_name}_{_engine}_{_mode}",
