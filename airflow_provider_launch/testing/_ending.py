@@ -386,14 +386,14 @@ class EndingTests(ContractBase):
         """Followers end at None. The other tests take such an error for None, so that it is one failure."""
         with contextlib.closing(self.create(**params)) as scheduler:
             for app_id in UNKNOWN_IDS:
-                try:
+                with contextlib.suppress(UnknownAppException):
                     scheduler.describe(app_id)
-                except UnknownAppException:
-                    pytest.fail(
-                        f"`describe` raises UnknownAppException for {app_id[:40]!r}, an app that does not exist; "
-                        f"return None, also for the ids of `describe_many`",
-                        pytrace=False,
-                    )
+                    continue
+                pytest.fail(
+                    f"`describe` raises UnknownAppException for {app_id[:40]!r}, an app that does not exist; return "
+                    f"None, also for the ids of `describe_many`",
+                    pytrace=False,
+                )
 
     @pytest.mark.parametrize("app_id", UNKNOWN_IDS)
     def test_describe_of_an_unknown_app_is_none(self, apps: Apps, app_id: str) -> None:
