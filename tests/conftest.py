@@ -38,6 +38,7 @@ from tests.engines.registry import install_registry, missing_registry, registry
 from tests.engines.slurm import accounting as slurm_accounting
 from tests.engines.slurm import engine as slurm
 from tests.engines.slurm.fixtures import slurm_cluster, slurm_commands, slurm_pipe, slurm_root
+from tests.engines.task_spooler import install_task_spooler, missing_task_spooler
 from tests.support import passed_before
 from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
@@ -175,6 +176,13 @@ def _begin_slurmdbd(config: pytest.Config) -> None:
         raise EngineError(reason)
 
 
+def _begin_task_spooler(_: pytest.Config) -> None:
+    if required("task-spooler"):
+        install_task_spooler()
+    if reason := missing_task_spooler():
+        raise EngineError(reason)
+
+
 _docker = Use()
 _kubernetes = kubernetes.Use()
 _slurm = slurm.Use()
@@ -189,6 +197,7 @@ _BEGIN = {
     "slurm": _begin_slurm,
     "slurmctld": _begin_slurmctld,
     "slurmdbd": _begin_slurmdbd,
+    "task-spooler": _begin_task_spooler,
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 
@@ -211,6 +220,7 @@ ENGINES = {
     "slurm": partial(os.environ.get, f"{_MISSING}slurm"),
     "slurmctld": partial(os.environ.get, f"{_MISSING}slurmctld"),  # the same, of a cluster of a test's own
     "slurmdbd": partial(os.environ.get, f"{_MISSING}slurmdbd"),  # accounts of such a cluster
+    "task-spooler": partial(os.environ.get, f"{_MISSING}task-spooler"),
 }
 
 

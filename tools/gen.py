@@ -160,9 +160,9 @@ def _fields(name: str) -> Iterator[str]:
         yield f"| `{field.name}` | {type_} | {shown} | {text} |"
 
 
-def queue_page() -> str:
-    """Return the page about queues with the current files of its plug-in; the rest of it is written by hand."""
-    page = (CHECKOUT / "docs" / "adding-a-queue.md").read_text(encoding="utf-8")
+def page_with_files(path: str) -> str:
+    """Return a page with the current files of a plug-in; the rest of it is written by hand."""
+    page = (CHECKOUT / path).read_text(encoding="utf-8")
     return re.sub(
         r"^(<!-- File (\S+): .*-->\n\n```\w+\n)(?:.*\n)*?(```\n)",
         lambda found: found[1] + (CHECKOUT / found[2]).read_text(encoding="utf-8") + found[3],
@@ -369,7 +369,7 @@ def _neighbour(name: str) -> Any:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "docs/adding-a-queue.md": queue_page,
+    **{path: functools.partial(page_with_files, path) for path in ("docs/adding-a-queue.md", "docs/plugins.md")},
     "docs/reference/example-scheduler.md": example_page,
     "airflow_provider_launch/provider_info.json": provider_info_document,
     "docs/app.md": app_page,  # before the demo's text, which contains it

@@ -8,7 +8,7 @@ import json
 import os
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
@@ -47,6 +47,8 @@ MakeProcess = Callable[[], OtherProcess]
 
 NODE_CLOCK_S = 60.0
 """Maximum clock difference between this host and a node."""
+_LATE_LINES_S = 5.0
+"""Seconds after the end of an app within which its last lines can be read."""
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -76,6 +78,31 @@ def shown(found: DescribeAppResponse | None) -> str:
     if found is None:
         return "`describe` gives None"
     return f"`describe` gives {found.state.name} with is_stuck={found.is_stuck}, msg {found.msg!r}"
+
+
+def without_unknown_errors(scheduler: Scheduler[Any]) -> Scheduler[Any]:
+    """Return the scheduler, whose `describe` now gives None if it raised an error because there is no such app.
+
+    One test reports that error; otherwise each test that waits for the end of a `delete` would.
+    """
+    one, many = scheduler.describe, scheduler.describe_many
+
+    def describe(app_id: str) -> DescribeAppResponse | None:
+        try:
+            return one(app_id)
+        except UnknownAppException:
+            return None
+
+    def describe_many(app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = [*app_ids]
+        try:
+            return many(app_ids if isinstance(app_ids, Collection) else iter(ids))
+        except UnknownAppException:
+            # The base calls this for each.
+            return {app_id: describe(app_id) for app_id in ids} if len(ids) > 1 else dict.fromkeys(ids)
+
+    vars(scheduler).update(describe=describe, describe_many=describe_many)
+    return scheduler
 
 
 def _pause(started: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
@@ -213,11 +240,20 @@ class Apps:
 
     def until_written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
         """Wait until a replica has written a line with this text, which shows that its program runs."""
-        until(
-            lambda: self.scheduler.describe(app_id) and any(text in line for line in self.lines(app_id, role, k)),
-            self.timeout_s,
-            f"{role}/{k} of {app_id} writes {text!r}",
-        )
+        ended_at = float("inf")
+
+        def is_written() -> bool:
+            nonlocal ended_at
+            found = self.scheduler.describe(app_id)
+            if found is None or any(text in line for line in self.lines(app_id, role, k)):
+                return found is not None
+            if is_terminal(found.state):
+                ended_at = min(ended_at, time.monotonic())
+                late = f"{app_id} has ended, and {role}/{k} has not written {text!r}; {shown(found)}"
+                assert time.monotonic() < ended_at + _LATE_LINES_S + self.lag_s, late
+            return False
+
+        until(is_written, self.timeout_s, f"{role}/{k} of {app_id} writes {text!r}")
 
     def until_running(self, app_id: str, *wanted: tuple[str, int]) -> None:
         """Wait until app and replicas are RUNNING; an engine may report it after the program has started."""
@@ -225,6 +261,8 @@ class Apps:
         def runs() -> bool:
             found = self.scheduler.describe(app_id)
             if found is None or found.state is not AppState.RUNNING:
+                ended = found is not None and is_terminal(found.state)
+                assert not ended, f"{app_id} has ended before it was reported as RUNNING; {shown(found)}"
                 return False
             by_key = replicas(found)
             return all(key in by_key and by_key[key].state is AppState.RUNNING for key in wanted)
@@ -255,6 +293,7 @@ class Apps:
         def is_stuck() -> bool:
             found = self.scheduler.describe(app_id)
             assert found is not None, f"app {app_id} is gone"
+            assert not is_terminal(found.state), f"{app_id} has ended, expected one that cannot start; {shown(found)}"
             return found.is_stuck
 
         self._until(is_stuck, app_id, "is reported as unable to start; expected PENDING with is_stuck=True and a msg")
@@ -289,7 +328,7 @@ class Apps:
 
     def traces(self, app_id: str) -> list[str]:
         """Return in which places of scheduler and engine the app still shows; empty for an unknown app."""
-        found = _described(self.scheduler, app_id)
+        found = self.scheduler.describe(app_id)
         others = {
             f"describe reports {found.state.name}" if found else "": found is not None,
             "list has it": app_id in {row.app_id for row in self.scheduler.list()},
@@ -312,7 +351,7 @@ class Apps:
         scheduler = self.another()
         with contextlib.ExitStack() as all_of_them:
             for app_id in self._ids:
-                # Reported by the tests of unknown apps, and not as an error of each test.
+                # Reported by the test of `delete` of an unknown app, and not as an error of each test.
                 all_of_them.enter_context(contextlib.suppress(UnknownAppException))
                 all_of_them.callback(scheduler.delete, app_id)
         # A backend that does not override `_delete_existing` keeps the record. The tests of `delete` report that, so it
@@ -321,20 +360,12 @@ class Apps:
         for app_id in self._ids:
 
             def is_gone(app_id: str = app_id) -> bool:
-                found = _described(scheduler, app_id)
+                found = scheduler.describe(app_id)
                 return found is None or (not removes and is_terminal(found.state))
 
             what = f"{app_id} is gone; `delete` ends an app and removes its record, see `_delete_existing`"
             until(is_gone, self.timeout_s, what)
             self.until_nothing_is_alive(app_id)
-
-
-def _described(scheduler: Scheduler[Any], app_id: str) -> DescribeAppResponse | None:
-    """Return the response; None also if the scheduler raises an error for an unknown app, which one test reports."""
-    try:
-        return scheduler.describe(app_id)
-    except UnknownAppException:
-        return None
 
 
 def _counted(count: int | None, what: str) -> str:
@@ -443,7 +474,7 @@ class ContractBase:
         made: list[Scheduler[Any]] = []
 
         def make() -> Scheduler[Any]:
-            made.append(self.create(**params))
+            made.append(without_unknown_errors(self.create(**params)))
             return made[-1]
 
         yield make

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.runner.api import Runner
 from airflow_provider_launch.schedulers.api import Scheduler, Stream
 from airflow_provider_launch.specs.app_dict import app_from_dict
-from airflow_provider_launch.testing._base import within
+from airflow_provider_launch.testing._base import within, without_unknown_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def main(factory: str, params: str) -> None:
     create: Callable[..., Scheduler[Any]] = pkgutil.resolve_name(factory)
     for line in sys.stdin:
         request = json.loads(line)
-        scheduler = create("other", **json.loads(params))
+        scheduler = without_unknown_errors(create("other", **json.loads(params)))
         try:
             answer = {"answer": _COMMANDS[request.pop("command")](scheduler, **request)}
         except Exception as error:  # noqa: BLE001 - all errors are sent to the caller

@@ -28,6 +28,13 @@ PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for 
 # `make soak` and CI.
 KINDS = {scheduler.__module__: (scheduler.__name__, tests[0]) for scheduler, tests in reversed(DEFECTS.items())}
 PROOFS = often([*KINDS.values()], PAIRS)
+OF_UNKNOWN_APPS = (
+    "test_describe_of_an_unknown_app_raises_nothing",
+    "test_describe_of_an_unknown_app_is_none",
+    "test_describe_many_separates_known_and_unknown_apps",
+    "test_cancel_of_an_unknown_app_does_nothing",
+    "test_delete_can_be_repeated_and_ignores_unknown_apps",
+)
 # A defect that promises more than the healthy schedulers has no healthy counterpart.
 HEALTHY = sorted(
     {
@@ -266,6 +273,37 @@ def test_a_scheduler_that_removes_no_records_is_not_waited_for(tmp_path):
     found = run_test("OnlyCancels", "test_exit_code_is_reported[7]", tmp_path)
 
     assert [report.outcome for report in found.reports] == ["passed"], found.texts()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        ("ReportsFailures", "has ended before it was reported as RUNNING"),
+        ("ReportsFailuresWithoutLines", "has ended, and a/0 has not written 'up'"),
+    ],
+)
+def test_an_app_that_has_ended_is_not_waited_for(scheduler, message, tmp_path):
+    """Its author would wait for each timeout, and would not see the reason."""
+    found = run_test(scheduler, "test_several_roles_run_at_the_same_time", tmp_path)
+    (proof,) = found.proofs()
+
+    answer = "`describe` gives FAILED with is_stuck=False, msg 'there is no such image'"
+    assert f"{message}; {answer}" in _message(proof)
+    assert proof.duration < defects.Threads.timeout_s / 2
+
+
+def test_an_error_for_unknown_apps_is_one_failure(tmp_path):
+    """Most tests delete their apps at the end, so each of them would fail."""
+    reports = [
+        report for test in OF_UNKNOWN_APPS for report in run_test("RaisesForUnknownApps", test, tmp_path).reports
+    ]
+    failed = [(report.nodeid.rpartition("::")[2], _message(report)) for report in reports if report.failed]
+
+    message = (
+        "Failed: `describe` raises UnknownAppException for 'contract-never-launched', an app that does not exist; "
+        "return None, also for the ids of `describe_many`"
+    )
+    assert failed == [(OF_UNKNOWN_APPS[0], message)]
 
 
 def test_further_tests_may_be_added():

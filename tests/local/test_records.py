@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -586,6 +587,21 @@ def test_an_end_that_cannot_be_written_concerns_its_app_only(
 
     assert scheduler.describe(damaged.name).state is AppState.FAILED
     assert "rebooted" in scheduler.describe(damaged.name).msg
+
+
+def test_an_app_that_is_deleted_while_its_end_is_written_does_not_exist(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    with_app(boot_id="another")(path)
+    with_state(state="RUNNING", final=False)(path)
+    write_end = scheduler._records.write_end
+
+    def delete_first(app_id: str, document: dict[str, object]) -> None:
+        shutil.rmtree(path)
+        write_end(app_id, document)
+
+    monkeypatch.setattr(scheduler._records, "write_end", delete_first)
+
+    assert scheduler.describe(path.name) is None
 
 
 # ---- apps of another host --------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.states import is_terminal
-from tests.plugins.test_tsp import REAL, TspEngine
+from tests.plugins.test_tsp import TspEngine
 
-pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
+pytestmark = pytest.mark.engine("task-spooler")
 
 
 @pytest.fixture
@@ -216,14 +216,14 @@ def test_an_app_that_is_deleted_while_it_starts_does_not_exist(scheduler, monkey
     assert scheduler.describe(first) is None
 
 
-def test_a_launcher_that_submits_a_deleted_app_is_told(scheduler, monkeypatch) -> None:
+def test_submitting_a_deleted_app_is_an_error(scheduler, monkeypatch) -> None:
     delete_after(scheduler, monkeypatch, scheduler, "submit_job")
 
     with pytest.raises(SchedulerUnavailableError, match="was removed meanwhile; try again"):
         launch(scheduler, "true")
 
 
-def test_a_response_says_that_cpu_and_memory_may_not_be_enforced(scheduler) -> None:
+def test_a_response_notes_that_only_the_queue_enforces_cpu_and_memory(scheduler) -> None:
     found = until_state(scheduler, launch(scheduler, "true"), AppState.SUCCEEDED)
 
     assert found.metadata["limits"] == "cpu and memMB are enforced only by the queue, if it does"

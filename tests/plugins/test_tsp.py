@@ -17,7 +17,7 @@ from tests.plugins.queue_engine import QueueEngine
 from tests.support import app_folders
 
 REAL = shutil.which("tsp") or ""
-pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
+pytestmark = pytest.mark.engine("task-spooler")
 
 
 class TspEngine(QueueEngine):

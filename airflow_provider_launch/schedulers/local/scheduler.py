@@ -276,6 +276,8 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             try:
                 self._records.write_end(app_id, document)
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and self._records.app(app_id) is None:
+                    return None  # deleted meanwhile
                 # Its program may have replaced the id of the boot; a full disk then concerned all other apps.
                 raise AppUnavailableError(
                     f"host {here} was rebooted while app {app_id!r} ran, but its end cannot be written: {error}"

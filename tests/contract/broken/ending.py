@@ -328,7 +328,7 @@ class TellsUnknownAppsAsUnknown(Threads):
         return {app_id: found[app_id] or DescribeAppResponse(app_id, AppState.UNKNOWN) for app_id in found}
 
 
-@caught_by("test_describe_of_an_unknown_app_is_none[contract-never-launched]")
+@caught_by("test_describe_of_an_unknown_app_raises_nothing")
 class RaisesForUnknownApps(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)

@@ -60,6 +60,18 @@ class ChangesWhatIsTold(Threads):
         return found
 
 
+@caught_by("test_several_roles_run_at_the_same_time")
+class ReportsFailures(ChangesWhatIsTold):
+    def reported(self, found: DescribeAppResponse) -> None:
+        found.state, found.msg = AppState.FAILED, "there is no such image"
+
+
+@caught_by("test_several_roles_run_at_the_same_time")
+class ReportsFailuresWithoutLines(ReportsFailures):
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        return "", at
+
+
 class ChangesReplicas(ChangesWhatIsTold):
     """Base of defects in the report of a replica."""
 
