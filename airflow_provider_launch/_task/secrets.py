@@ -157,12 +157,14 @@ def register_in_json(value: Any) -> None:
 
     Otherwise `places_of` would not find them in the variables of an app.
     """
+    from airflow_provider_launch.functions.arguments import written
+
     texts = [*_texts_of(value)]
     # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
     if not hidden_spans("\n".join(texts)):
         return
     found = {text[start:end] for text in texts for start, end in hidden_spans(text)}
-    register({*forms_of(found), *(macros.escape(json.dumps(text)[1:-1]) for text in found if _is_maskable(text))})
+    register({*forms_of(found), *(macros.escape(written(text)[1:-1]) for text in found if _is_maskable(text))})
 
 
 def _texts_of(value: Any) -> Iterator[str]:

@@ -88,7 +88,10 @@ def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
             raise InvalidAppError(f"extra {key!r} must be {kind}, not {type(value).__name__}")
     if not given.get("scheduler"):
         raise InvalidAppError("the extra 'scheduler' is missing; name a scheduler that a plug-in registers")
-    return _options_of(given["scheduler"], dict(given.get("params", {})), dict(given.get("cfg", {})), common)
+    params = dict(given.get("params", {}))
+    if "locked" in params:
+        raise InvalidAppError("the extra 'locked' must be next to 'params', not in it; move it")
+    return _options_of(given["scheduler"], params, dict(given.get("cfg", {})), common)
 
 
 def typed_plugin_options(extras: Mapping[str, Any], scheduler: type[Any]) -> LaunchOptions:

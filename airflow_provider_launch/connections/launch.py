@@ -115,17 +115,20 @@ class LaunchConnection:
     def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
         if not self.backend:
             scheduler = None if self._conn_type in CONNECTION_TYPES else plugin_scheduler(self._conn_type)
-            return plugin_options(extras) if scheduler is None else typed_plugin_options(extras, scheduler)
+            if scheduler is not None:
+                return typed_plugin_options(extras, scheduler)
+            options = plugin_options(extras)
+            # It may also name a built-in scheduler.
+            self._refuse_programs(options.params)
+            return options
         info = BACKENDS[self.backend]
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
 
             refuse_extras_of_aws(extras)
-        elif extras.get("kubeconfig_secret") and not self.deployment.allow_kubeconfig_exec:
-            from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
-
-            refuse_programs(str(extras["kubeconfig_secret"]))
+        else:
+            self._refuse_programs(extras)
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
         identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
         if params.get("aws_conn_id"):
@@ -134,6 +137,13 @@ class LaunchConnection:
             params["make_clients"] = self._make_aws_clients
         locked = tuple(params.get("locked") or ())
         return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)
+
+    def _refuse_programs(self, extras: Mapping[str, Any]) -> None:
+        """Refuse a kubeconfig in the connection that starts programs, unless the deployment allows it."""
+        if extras.get("kubeconfig_secret") and not self.deployment.allow_kubeconfig_exec:
+            from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
+
+            refuse_programs(str(extras["kubeconfig_secret"]))
 
     # ---- scheduler -------------------------------------------------------------------------------------------
 

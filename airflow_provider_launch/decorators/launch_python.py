@@ -104,10 +104,9 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
 
         args = [_plain(each) for each in self.op_args]
         kwargs = {**self._named, **{name: _plain(each) for name, each in self.op_kwargs.items()}}
-        register_in_json([args, kwargs])
         return with_function(
             super()._rendered_app(), self.python_callable, args, kwargs,
-            gather=self._gather, has_workspace=self.workspace is not None,
+            gather=self._gather, has_workspace=self.workspace is not None, seen=register_in_json,
         )  # fmt: skip
 
     def _app_for(self, app: AppDef, backend: str) -> AppDef:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
 import functools
 import json
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.functions.arguments import bound, defaults_of
+from airflow_provider_launch.functions.arguments import bound, defaults_of, written
 from airflow_provider_launch.functions.source import FunctionSource, source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
@@ -129,6 +131,7 @@ def with_function(
     *,
     gather: bool = False,
     has_workspace: bool = False,
+    seen: Callable[[Any], object] | None = None,
 ) -> AppDef:
     """Return a copy of the app whose replicas run the function.
 
@@ -139,19 +142,18 @@ def with_function(
         kwargs: its arguments by name.
         gather: as in `function_app`.
         has_workspace: whether the role will get a workspace.
+        seen: called with all values that travel as JSON, before they are written.
 
     Raises:
         InvalidAppError: the function or an argument cannot travel.
     """
     (role,) = app.roles
     source = source_of(function, has_workspace=has_workspace or bool(role.workspace), is_final=True)
-    document = {
-        "name": source.name,
-        "values": source.values,
-        **bound(function, args, kwargs),
-        "defaults": defaults_of(function),
-        "gather": gather,
-    }
+    values, plain = _divided(source.values)
+    data = {**bound(function, args, kwargs), "defaults": defaults_of(function), "plain": plain}
+    if seen is not None:
+        seen(data)
+    document = {"name": source.name, "values": values, **data, "gather": gather}
     env = {**role.env, **_variables(source, document)}
     return dataclasses.replace(app, roles=[dataclasses.replace(role, env=env)])
 
@@ -162,7 +164,8 @@ def _variables(source: FunctionSource, document: Mapping[str, Any]) -> dict[str,
     The arguments are not packed, so that masks find the secrets in them.
     """
     text = json.dumps({"file": source.file, "line": source.line, "pieces": source.pieces})
-    arguments = json.dumps(document, separators=(",", ":"))
+    # A task renders the variables of its app: text with braces is data, and no template that could end its string.
+    arguments = written(document)
     if (size := len(text) + len(arguments)) > LARGEST_BYTES:
         raise InvalidAppError(
             f"function {source.name!r} and its arguments have {size} bytes, the limit is {LARGEST_BYTES}; store the "
@@ -176,6 +179,32 @@ def _variables(source: FunctionSource, document: Mapping[str, Any]) -> dict[str,
         f"{FUNCTION_VARIABLES}PARTS": str(len(parts)),
         **{f"{FUNCTION_VARIABLES}{at}": part for at, part in enumerate(parts)},
     }
+
+
+def _divided(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the values that only Python can write, and those that JSON can hold, where masks find the secrets."""
+    of_python: dict[str, str] = {}
+    plain: dict[str, Any] = {}
+    for name, text in values.items():
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ...  # such as infinity, or an empty frozenset
+        if _is_json(value):
+            plain[name] = value
+        else:
+            of_python[name] = text
+    return of_python, plain
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether a value is the same after a journey as JSON: not a tuple."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_is_json, value))
+    if kind is dict:
+        return all(type(name) is str and _is_json(each) for name, each in value.items())
+    return value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value))
 
 
 @functools.cache

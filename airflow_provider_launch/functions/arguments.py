@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 
 REPLICA = "replica"
 """Name of the parameter for the replica in which the function runs."""
+_TEMPLATE = re.compile(r"\{(?=[{%#])")
 _SHOWN_CHARS = 60
 _HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
 
@@ -54,6 +56,11 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         is_by_name = signature.parameters[REPLICA].kind is inspect.Parameter.KEYWORD_ONLY or REPLICA in call.kwargs
         place = REPLICA if is_by_name else [*signature.parameters].index(REPLICA)
     return {"args": [*call.args], "kwargs": dict(call.kwargs), "replica": place}
+
+
+def written(value: Any) -> str:
+    """Return the value as JSON in which no text is a template: `{{` and `{%` stand in texts only, never around them."""
+    return _TEMPLATE.sub(r"\\u007b", json.dumps(value, separators=(",", ":")))
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:

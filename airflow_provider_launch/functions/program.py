@@ -109,6 +109,7 @@ def fill(namespace: dict[str, Any], source: dict[str, Any]) -> None:
     names.update({"Ellipsis": ..., "__builtins__": {}})
     for name, text in source["values"].items():
         namespace[name] = eval(text, dict(names))
+    namespace.update(source["plain"])
     for number, text in source["pieces"]:
         exec(compiled(file, number, text, source["line"]), namespace)
 
@@ -373,7 +374,7 @@ def main(program: str, text: str, arguments: str, result_path: str | None) -> No
     end_on_sigterm()
     show_logging()
     sent = json.loads(arguments)
-    source = {**json.loads(text), "values": sent["values"]}
+    source = {**json.loads(text), "values": sent["values"], "plain": sent["plain"]}
     try:
         value = call(program, json.dumps(source), sent)
     except SystemExit as error:

@@ -151,16 +151,23 @@ def unpacked(document: Any, step: str) -> Any:
 
 
 def tracked(document: Any, step: str) -> dict[str, Any]:
-    """Return the metrics in the result of a task: variables `MAGNUS_TRACK_name`, or `_name_STEP_n` for a later step."""
+    """Return the metrics in the result of a task: variables `MAGNUS_TRACK_name`, or `_name_STEP_n` for a later step.
+
+    Raises:
+        InvalidAppError: Airflow cannot store a metric.
+    """
     document = unpacked(document, step)
     found = document.get("$env", document) if isinstance(document, Mapping) else {}
     if not isinstance(found, Mapping):
         return {}
-    return {
+    metrics = {
         name.removeprefix(_TRACKED).removesuffix("_STEP_0"): as_value(value) if isinstance(value, str) else value
         for name, value in found.items()
         if name.startswith(_TRACKED)
     }
+    # The text of a metric is JSON, which has not been checked as a part of the result.
+    check_result(metrics)
+    return metrics
 
 
 def _without_prefix(name: str) -> str:

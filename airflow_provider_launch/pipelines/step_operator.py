@@ -284,6 +284,7 @@ class StepOperator(LaunchAppOperator):
             with final_errors():
                 document = unpacked(value["result"], self.step.name)
                 returned = returned_values(document, names, given=known.values, step=self.step.name)
+                metrics = tracked(document, self.step.name)
             attempt.store_files()
             self._keep_references(returned, document, context["ti"].map_index)
             if returned:
@@ -291,5 +292,5 @@ class StepOperator(LaunchAppOperator):
             known.set(returned, self.order)
             index = context["ti"].map_index if self.scope.group else None
             context["ti"].xcom_push(PARAMETERS_KEY, known.to_json(returned, index))
-        attempt.succeed(value, returned, tracked(document, self.step.name))
+        attempt.succeed(value, returned, metrics)
         return value

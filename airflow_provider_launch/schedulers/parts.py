@@ -5,8 +5,6 @@ For a queue of jobs, extend `schedulers.queue.QueueScheduler`, which uses all of
 
 from __future__ import annotations
 
-import fcntl
-import os
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
@@ -16,6 +14,7 @@ from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported 
 from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.schedulers.ids import make_unique, slug
+from airflow_provider_launch.schedulers.local.processes import try_lock
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, MOST_LINES, split_lines
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.result_document import parse_result
@@ -102,10 +101,4 @@ def claim(path: str) -> int | None:
     At most one process has the lock of a path, also on a network file system with locks. It ends when the returned
     descriptor is closed, or when the process ends, even by KILL. Check then whether another process did the work.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
+    return try_lock(path)

@@ -20,6 +20,7 @@ LARGEST_FILE = 4 * 1024 * 1024
 """Maximum bytes of such a file; a person writes far less."""
 _MOST_VALUES = 100_000
 """Maximum values of a document, where each use of an alias of YAML counts again."""
+_TOO_MANY = f"it has more than {_MOST_VALUES} values; aliases count at each use"
 
 
 def read_text(path: str | Path) -> str:
@@ -99,6 +100,8 @@ def _of_yaml(text: str) -> Any:
     class Loader(yaml.SafeLoader):
         """Loader that refuses a key which is there twice; YAML itself takes the last one."""
 
+        merged = 0
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             known: set[str] = set()
             for key, _ in node.value:
@@ -112,6 +115,14 @@ def _of_yaml(text: str) -> Any:
             found: dict[Any, Any] = super().construct_mapping(node, deep)
             return found
 
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            before = len(node.value)
+            super().flatten_mapping(node)
+            # Merges of merges multiply before the document exists, so `_refuse_large` would come too late.
+            self.merged += max(0, len(node.value) - before)
+            if self.merged > _MOST_VALUES:
+                raise ValueError(_TOO_MANY)
+
     try:
         return yaml.load(text, Loader=Loader)  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
@@ -124,7 +135,7 @@ def _refuse_large(document: Any) -> None:
     while level:
         count += len(level)
         if count > _MOST_VALUES:
-            raise ValueError(f"it has more than {_MOST_VALUES} values; aliases count at each use")
+            raise ValueError(_TOO_MANY)
         below: list[Any] = []
         for value in level:
             if isinstance(value, (dict, list)):

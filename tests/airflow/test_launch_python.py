@@ -371,7 +371,32 @@ def test_secrets_in_arguments_are_masked_by_a_triggerer_too(secret) -> None:
     """It has not fetched them: it knows only where they stand in the variables of the app."""
     reset_secrets_masker()
     mask_secret(secret)
-    operator = made(train, 0.1, [{"key": f"Bearer {secret}"}])
+    shows_no_secret(made(train, 0.1, [{"key": f"Bearer {secret}"}]), secret)
+
+
+TOKENS: list[str] = []
+
+
+def with_a_global_value():
+    return TOKENS
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("place", ["global", "closure"])
+def test_secrets_in_values_of_the_file_are_masked_by_a_triggerer_too(secret, place, monkeypatch) -> None:
+    """Such as `TOKEN = Variable.get("token")` at the top of the DAG file."""
+    monkeypatch.setitem(globals(), "TOKENS", [f"Bearer {secret}"])
+    header = {"Authorization": f"Bearer {secret}"}
+
+    def with_closure():
+        return header
+
+    reset_secrets_masker()
+    mask_secret(secret)
+    shows_no_secret(made({"global": with_a_global_value, "closure": with_closure}[place]), secret)
+
+
+def shows_no_secret(operator, secret: str) -> None:
     app = operator._rendered_app()
     places = json.loads(json.dumps(places_of(app, {})))
     reset_secrets_masker()

@@ -111,6 +111,8 @@ def test_a_plug_in_connection_locks_too(define) -> None:
         hook.merged_cfg({"user": "0"})
     with pytest.raises(InvalidAppError, match="extra 'locked' must be a list of names"):
         _ = define("launch", scheduler="docker", locked=5).options
+    with pytest.raises(InvalidAppError, match="must be next to 'params'"):
+        _ = define("launch", scheduler="docker", params={"locked": ["user"]}).options
 
 
 # ---- programs in a kubeconfig ----------------------------------------------------------------------------------------
@@ -129,12 +131,16 @@ def kubeconfig(user: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("key", ["exec", "auth-provider"])
-def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp_path, key) -> None:
+@pytest.mark.parametrize("conn_type", ["launch_kubernetes", "launch"])
+def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp_path, conn_type, key) -> None:
     """An editor of connections could run it on workers, triggerers, and with the connection test."""
     ran = tmp_path / "ran"
     program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": [str(ran)]}
     secret = kubeconfig({key: {**program, "interactiveMode": "Never", "name": "oidc"}})
-    is_fine, text = define("launch_kubernetes", kubeconfig_secret=secret).test_connection()
+    extras: dict[str, object] = {"kubeconfig_secret": secret}
+    if conn_type == "launch":
+        extras = {"scheduler": "kubernetes", "params": extras}
+    is_fine, text = define(conn_type, **extras).test_connection()
 
     assert not is_fine
     assert f"user 'u' starts a program ({key})" in text
@@ -142,7 +148,7 @@ def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp
     assert not ran.exists()
     if key == "exec":
         monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOW_KUBECONFIG_EXEC", "True")
-        define("launch_kubernetes", kubeconfig_secret=secret).test_connection()
+        define(conn_type, **extras).test_connection()
         assert ran.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -95,6 +96,17 @@ def test_a_request_shows_the_size_of_a_function_only() -> None:
     assert shown["LAUNCH_FUNCTION_PARTS"] == "1"
     assert shown["LAUNCH_FUNCTION_0"].startswith("(function and arguments, ")
     assert len(shown["LAUNCH_FUNCTION_0"]) < 60
+
+
+@pytest.mark.parametrize("text", ["{{ 1 + 1 }}", "{% raw %}", "{# x #}", '{{ 1 }}", "y": "', "\\{{{ 1 }}}", "{", "}}"])
+def test_a_text_of_an_argument_is_never_a_template(text) -> None:
+    """A task renders the variables of its app: the value of a run could end the text, and add code to the function."""
+    import jinja2
+
+    env = function_app(share, [[text, {text: text}]]).roles[0].env
+
+    assert {name: jinja2.Template(value).render() for name, value in env.items()} == env
+    assert json.loads(env["LAUNCH_FUNCTION_0"].partition(" ")[2])["args"][0] == [text, {text: text}]
 
 
 class Kind(str, Enum):

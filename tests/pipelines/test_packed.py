@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.pipelines import program
-from airflow_provider_launch.pipelines.parameters import returned_values
+from airflow_provider_launch.pipelines.parameters import returned_values, tracked
 from airflow_provider_launch.pipelines.run_step import find_step, run_step
 from airflow_provider_launch.pipelines.validation import load
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES
@@ -107,3 +107,19 @@ def test_a_packed_value_that_cannot_be_stored_is_refused() -> None:
 
     with pytest.raises(InvalidAppError, match="reserves"):
         returned_values({"$packed": data}, None, given={}, step="s")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"__classname__": "airflow.sdk.Asset"}', '{"a": [{"__type": "x", "__var": {}}]}', '"\\u0000"'],
+)
+@pytest.mark.parametrize("wrap", [lambda values: values, lambda values: {"$env": values}], ids=["result", "variables"])
+def test_a_metric_that_airflow_cannot_store_is_refused(text, wrap) -> None:
+    """The check of the result sees only a text, whose value would create an object where the XCom is read."""
+    with pytest.raises(InvalidAppError, match=r"Airflow reserves|cannot be stored"):
+        tracked(wrap({"MAGNUS_TRACK_loss": text}), "fit")
+
+
+def test_a_metric_may_be_any_value() -> None:
+    document = {"MAGNUS_TRACK_loss": "0.5", "MAGNUS_TRACK_best_STEP_2": {"a": [1, "x"]}, "MAGNUS_TRACK_name": "word {"}
+    assert tracked(document, "fit") == {"loss": 0.5, "best_STEP_2": {"a": [1, "x"]}, "name": "word {"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 import types
 
@@ -207,3 +209,35 @@ def test_a_sparse_record_costs_little(tracker, tmp_path):
         file.truncate(4 << 30)
 
     assert tracker.metadata("bad") == {"lr": 0.1}
+
+
+def replace_by_link(path, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"source_run_id": "parent", "artifact_name": null}')
+    path.symlink_to(secret)
+
+
+@pytest.mark.parametrize("place", ["record", "folder"])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda path, _: os.mkfifo(path),
+        lambda path, _: path.mkdir(),
+        lambda path, _: path.symlink_to(path.name),
+        lambda path, _: os.mknod(path, stat.S_IFSOCK | 0o600),
+        replace_by_link,
+    ],
+    ids=["fifo", "folder", "loop", "socket", "link"],
+)
+@pytest.mark.timeout(20)
+def test_a_file_that_is_no_record_hides_no_other_run(tracker, tmp_path, replace, place):
+    """A FIFO had no end: each reader of the directory waited for ever."""
+    tracker.add_source(RUN, "parent")
+    bad = tmp_path / "runs" / "bad" / "sources"
+    bad.parent.mkdir()
+    if place == "record":
+        bad.mkdir()
+    replace(bad / "x.json" if place == "record" else bad, tmp_path)
+
+    assert list(tracker.run_ids(parent_run_id="parent")) == [RUN]
+    assert list(tracker.sources("bad")) == []

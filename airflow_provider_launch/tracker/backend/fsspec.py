@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import posixpath
+import stat
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +23,10 @@ __all__ = ["FsspecTracker", "create"]
 log = logging.getLogger(__name__)
 LARGEST_RECORD = 16 * 1024 * 1024
 """Maximum bytes of one record that is read."""
+_OF_RECORD = frozenset({
+    errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EAGAIN
+})  # fmt: skip
+"""Errors of a file that a run has replaced or closed. Others are of the disk or the network."""
 
 
 class FsspecTracker(TrackerBase):
@@ -97,12 +104,31 @@ class FsspecTracker(TrackerBase):
             name = posixpath.basename(path)
             if name.endswith(".json"):
                 try:
-                    data = self._fs.cat_file(path, start=0, end=LARGEST_RECORD + 1)
+                    data = self._data(path)
                     found[unquote(name.removesuffix(".json"))] = parse_json(data, LARGEST_RECORD, is_finite=False)
-                except (UntrustedError, FileNotFoundError, IsADirectoryError) as error:
+                except (UntrustedError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in _OF_RECORD:
+                        raise
                     # Another run, or a program of it, has written it: the records of all other runs can be read.
                     log.warning("the record %s is left out: %s", path, error)
         return found
+
+    def _data(self, path: str) -> bytes:
+        """Return the first bytes of a record.
+
+        Raises:
+            UntrustedError: it is not a regular file.
+            OSError: it cannot be read, or is a link, which may lead to files of other users.
+        """
+        if "file" not in self._fs.protocol:
+            found: bytes = self._fs.cat_file(path, start=0, end=LARGEST_RECORD + 1)
+            return found
+        # A FIFO has no end.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise UntrustedError("it is not a regular file")
+            return file.read(LARGEST_RECORD + 1)
 
     def _records(self, run_id: str, kind: str, fields: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
         """Return the records that have just these fields."""
@@ -121,6 +147,11 @@ class FsspecTracker(TrackerBase):
         try:
             return sorted(self._fs.ls(directory, detail=False))
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            if directory == self._root or error.errno not in _OF_RECORD:
+                raise
+            log.warning("the records in %s are left out: %s", directory, error)
             return []
 
 
