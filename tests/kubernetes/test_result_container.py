@@ -11,6 +11,8 @@ from airflow_provider_launch.specs.overlays import JOIN, set_overlay
 pytestmark = pytest.mark.engine("kubernetes")
 
 LIMIT = 65_536
+KILL = 'for p in /proc/[0-9]*; do grep -q "launch-result be[g]in" $p/cmdline && kill -9 ${p#/proc/}; done'
+"""A script that kills the container of results: the processes of a pod see each other."""
 
 
 def writes(size: int) -> str:
@@ -30,8 +32,9 @@ def sidecars(apps, number):
 
 
 def error_of(apps, app_id):
+    """Return why the result cannot be read."""
     with pytest.raises(InvalidAppError) as error:
-        apps.another().result(app_id)
+        pytest.fail(f"there is a result: {apps.another().result(app_id)}")
     return str(error.value)
 
 
@@ -139,30 +142,18 @@ def test_restricted_pods_return_their_results(apps_in, kubernetes_make_namespace
 
 
 def test_a_container_that_is_killed_while_the_program_runs_is_started_again(kubernetes_apps):
-    """The processes of a pod see each other."""
     apps = kubernetes_apps
-    kill = (
-        """for p in /proc/[0-9]*; do grep -q "launch-result be[g]in" $p/cmdline && kill -9 ${p#/proc/}; done; sleep 5"""
-    )
-    app_id = apps.start(apps.sh(f"{kill}; echo 5 >$LAUNCH_RESULT_PATH"), result_image=apps.image)
+    app_id = apps.start(apps.sh(f"{KILL}; sleep 5; echo 5 >$LAUNCH_RESULT_PATH"), result_image=apps.image)
 
     assert apps.end(app_id).state is AppState.SUCCEEDED
     assert apps.another().result(app_id) == 5
 
 
 def test_a_result_whose_container_is_killed_at_the_end_is_an_error(kubernetes_apps):
+    """After the second kill Kubernetes waits ten seconds before it starts the container again."""
     apps = kubernetes_apps
-    script = """
-        sleep 4
-        while :; do
-          for p in /proc/[0-9]*; do grep -q "launch-result be[g]in" $p/cmdline && kill -9 ${p#/proc/}; done; sleep 0.1
-        done
-    """
-    app_id = apps.start(
-        apps.sh("sleep 8; echo 5 >$LAUNCH_RESULT_PATH"),
-        result_image=apps.image,
-        init_containers=[container(apps, "killer", script, restartPolicy="Always")],
-    )
+    script = f"n=0; while [ $n -lt 2 ]; do {KILL.replace('; done', ' && n=$((n + 1)); done')}; sleep 0.1; done"
+    app_id = apps.start(apps.sh(f"{script}; echo 5 >$LAUNCH_RESULT_PATH"), result_image=apps.image)
 
     assert apps.end(app_id).state is AppState.SUCCEEDED
     assert "the result of main/0 is lost: container 'launch-result' exit code 137" in error_of(apps, app_id)

@@ -47,9 +47,9 @@ def result_script(folder: str = _FOLDER, report: str = ERROR_PATH) -> str:
     """
     file = posixpath.join(folder, posixpath.basename(XCOM_PATH))
     return f"""\
-say() {{ echo "$1" >{report}; }}
+report() {{ echo "$1" >{report}; }}
 for program in base64 head rm sleep wc; do
-  command -v $program >/dev/null || {{ say "its image has no program '$program'"; exit 127; }}
+  command -v $program >/dev/null || {{ report "its image has no program '$program'"; exit 127; }}
 done
 end() {{
   trap '' TERM
@@ -62,7 +62,7 @@ end() {{
     [ $size -gt {LIMIT_BYTES} ] || {{ echo '{_BEGIN}' && head -c {LIMIT_BYTES} $f | base64 && echo '{_END}'; }} &&
       found=$(($size))
   fi
-  say $found
+  report $found
   exit 0
 }}
 trap end TERM

@@ -120,7 +120,7 @@ _REMOVALS_S = 10.0
 _MARKS_S = 60.0
 """Interval for reading the records of all apps, even if their Jobs show enough."""
 _RESULT_S, _FIRST_RESULT_S = 10.0, 0.3
-"""Seconds to wait for the container that returns a result, and the pause before the second look."""
+"""Seconds to wait for the container that returns a result, and the pause between two polls."""
 _QUEUED_S = 5.0
 """Interval for reading why a queue holds an app back."""
 
