@@ -55,7 +55,8 @@ def submit_dryrun(
         info = scheduler.submit_dryrun(app, cfg, app_id=app_id)
     else:
         info = scheduler.submit_dryrun(app, cfg)
-    info.warnings = warnings_of(app)
+    # A plug-in may return an object of its own class.
+    info.warnings = [*warnings_of(app), *getattr(info, "warnings", ())]
     return info
 
 

@@ -308,7 +308,7 @@ class Scheduler(abc.ABC, Generic[T]):
         document counts, because torchrun may put its rank 0 on any replica.
 
         Raises:
-            LaunchError: the document is larger than 4 KB or is not valid JSON.
+            LaunchError: the document is larger than 4 KB, or the limit of an option, or is not valid JSON.
             UnknownAppException: the app does not exist.
         """
         if not has_own(self, "iter_results"):

@@ -19,28 +19,29 @@ RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
 when the XCom is read, so an app could choose the class."""
 
 
-def parse_result(data: bytes, size: int) -> JsonValue:
+def parse_result(data: bytes, size: int, limit: int = RESULT_LIMIT_BYTES) -> JsonValue:
     """Return the document; None if the file is empty.
 
     NaN and Infinity become null, with a warning: the metric of a training that diverged is an ordinary result.
 
     Args:
-        data: the file, or at least its first `RESULT_LIMIT_BYTES`.
+        data: the file, or at least its first `limit` bytes.
         size: size of the file in bytes.
+        limit: maximum size in bytes; Kubernetes has an option for more than the 4 KB of every scheduler.
 
     Raises:
-        InvalidAppError: it is larger than 4 KB, not valid JSON, or JSON that Airflow cannot store; a retry would not
-            help.
+        InvalidAppError: it is larger than the limit, not valid JSON, or JSON that Airflow cannot store; a retry would
+            not help.
     """
-    if size > RESULT_LIMIT_BYTES:
+    if size > limit:
         raise InvalidAppError(
-            f"the result has {size} bytes, the limit is {RESULT_LIMIT_BYTES}; "
+            f"the result has {size} bytes, the limit is {limit}; "
             f"write it to a volume or an object store, such as S3, and its address to LAUNCH_RESULT_PATH"
         )
     if not data.strip():
         return None
     try:
-        # A reader may pass more than `RESULT_LIMIT_BYTES` bytes.
+        # A reader may pass more than the limit.
         written: JsonValue = parse_json(data, len(data), is_finite=False)
     except UntrustedError as error:
         raise _unstorable(str(error)) from error

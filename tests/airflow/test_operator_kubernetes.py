@@ -15,7 +15,7 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
-from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task, run_to_end
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -71,6 +71,25 @@ def test_success_hands_over_handle_codes_and_result(launch) -> None:
     }
     told = sorted(str(entry["event"]) for entry in ran.log if str(entry["event"]).startswith("["))
     assert told == ["[first/0] hello", "[worker/0] hello", "[worker/1] hello"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize(("code", "xcom"), [(0, "return_value"), (3, "app")], ids=["success", "failure"])
+def test_a_large_result_is_handed_over_without_the_lines_that_carry_it(launch, deferrable, code, xcom) -> None:
+    api = FakeExecutionApi()
+    script = f"""echo hello; head -c 50000 /dev/zero | tr '\\0' 7 | sed 's/.*/"&"/' >$LAUNCH_RESULT_PATH; exit {code}"""
+    proxy = {"image": "launch-busybox:local", "imagePullPolicy": "Never", "command": ["sleep", "600"]}
+    cfg = {
+        "result_image": "launch-busybox:local",
+        "init_containers": [{"name": f"proxy-{k}", "restartPolicy": "Always", **proxy} for k in range(4)],
+    }
+    task = launch(launch.sh(script), cfg=cfg, deferrable=deferrable)
+    ran = run_to_end(task, api)[0] if deferrable else run_task(task, api)
+
+    assert (ran.error is None) is (code == 0)
+    assert api.xcoms[task.task_id, xcom]["result"] == "7" * 50_000
+    assert [line for line in ran.lines if line.startswith("[worker/0]")] == ["[worker/0] hello"]
+    assert not ran.logged("Nzc3Nzc3")
 
 
 def test_failure_names_role_replica_and_exit_code(launch) -> None:

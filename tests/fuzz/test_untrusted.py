@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from airflow_provider_launch.pipelines import validate
 from airflow_provider_launch.schedulers._kit import file_log, time_index
 from airflow_provider_launch.schedulers.docker.log_frames import FrameParser, LineReader
-from airflow_provider_launch.schedulers.kubernetes import log_lines
+from airflow_provider_launch.schedulers.kubernetes import log_lines, result_container
+from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.schedulers.slurm import records
@@ -94,6 +95,17 @@ def test_compressed_data(data, cut):
 def test_results(data):
     with contextlib.suppress(InvalidAppError):
         stored(parse_result(data[:RESULT_LIMIT_BYTES], len(data)))
+
+
+@fuzzed
+@given(BYTES, BYTES, BYTES, TEXTS | DIGITS, st.integers(0, 400))
+def test_results_in_a_log(before, within, after, report, size):
+    log = b"launch-result begin\n".join([before, within]) + b"launch-result end\n" + after
+    found = result_container.result_bytes(log, size)
+    assert found is None or len(found) == size
+    ended = SideContainer("x", True, True, False, 0, "", report, started=None, finished=None)
+    with contextlib.suppress(InvalidAppError):
+        assert 0 <= (result_container.size_of(ended, "main/0") or 0) < 2**63
 
 
 @fuzzed

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from kubernetes import client as k8s
 
+from airflow_provider_launch.runner.api import Runner
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.request import build_request, packed, unpacked
@@ -184,8 +185,77 @@ def test_the_hash_of_an_older_app_does_not_change() -> None:
 
 LATER = {
     "env_configmaps", "env_from_configmaps", "volumes", "volume_mounts", "init_containers", "sidecars", "host_aliases",
-    "ports", "runtime_class", "pod_template", "by_role",
+    "ports", "runtime_class", "pod_template", "by_role", "result_image",
 }  # fmt: skip
+
+# ---- the container of results ----------------------------------------------------------------------------------------
+
+NATIVE = [{"name": f"proxy-{k}", "image": "proxy:1", "restartPolicy": "Always"} for k in range(3)]
+
+
+def test_only_pods_of_the_first_role_have_the_container_of_results() -> None:
+    first, other = templates(role("first"), role("other"), result_image="busybox:1", init_containers=NATIVE)
+    main, result = first["spec"]["containers"][0], first["spec"]["initContainers"][-1]
+    env = {each["name"]: each.get("value") for each in main["env"]}
+
+    assert (result["name"], result["image"], result["restartPolicy"]) == ("launch-result", "busybox:1", "Always")
+    assert result["resources"] == {"limits": {"cpu": "100m", "memory": "32Mi"}}
+    assert result["volumeMounts"] == main["volumeMounts"]
+    assert main["terminationMessagePath"] == env["TORCHELASTIC_ERROR_FILE"] == "/dev/termination-log"
+    assert env["LAUNCH_RESULT_PATH"] == "/airflow/xcom/return.json"
+    assert "launch-result" not in json.dumps(other)
+
+
+def test_without_the_option_pods_have_no_container_of_results() -> None:
+    (plain,) = templates(role())
+
+    assert "launch-result" not in json.dumps(plain)
+    assert plain["spec"]["containers"][0]["terminationMessagePath"] == "/airflow/xcom/return.json"
+
+
+@pytest.mark.parametrize(
+    ("security", "run_as_user", "user"), [("restricted", None, 65534), ("restricted", 7, None), ("auto", None, None)]
+)
+def test_the_container_of_results_is_not_root_where_pods_must_not_be(
+    security: str, run_as_user: int | None, user: int | None
+) -> None:
+    (body,) = templates(role(), result_image="busybox:1", security=security, run_as_user=run_as_user)
+
+    assert body["spec"]["initContainers"][0]["securityContext"].get("runAsUser") == user
+
+
+@pytest.mark.parametrize(
+    "opts",
+    [
+        {"container_logs": ["launch-result"], "result_image": "busybox:1"},
+        {"sidecars": [{"name": "launch-result", "image": "x"}]},
+        {"init_containers": [{"name": "launch-result", "image": "x"}], "result_image": "busybox:1"},
+        {"overlay": {"pod": {"containers": [{"name": "launch-result", "image": "x"}]}}},
+    ],
+)
+def test_the_name_of_the_container_of_results_is_reserved(opts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidAppError, match=r"'launch-result'.*result_image"):
+        templates(role(), **opts)
+
+
+@pytest.mark.parametrize(
+    ("containers", "opts", "kept"),
+    [(2, {}, None), (3, {}, 3072), (3, {"result_image": "busybox:1"}, None)],
+    ids=["three containers", "four containers", "with the option"],
+)
+def test_a_pod_of_more_than_three_containers_gets_a_warning(
+    containers: int, opts: dict[str, Any], kept: int | None
+) -> None:
+    with Runner("test", {"kubernetes": create_scheduler}) as runner:
+        info = runner.dryrun(
+            AppDef("app", [role(), role("peer")]), "kubernetes", {"init_containers": NATIVE[:containers], **opts}
+        )
+
+    assert bool(info.warnings) is (kept is not None)
+    if kept:
+        assert f"its pods have 4 containers, so Kubernetes keeps only {kept} bytes" in info.warnings[0]
+        assert "option result_image" in str(info)
+
 
 # ---- pod templates ---------------------------------------------------------------------------------------------------
 

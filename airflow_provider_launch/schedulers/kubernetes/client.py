@@ -221,6 +221,35 @@ class Cluster:
         except _BadRequestError as error:
             raise NotStartedError(str(error)) from error
 
+    def log_end(self, pod: str, container: str, lines: int, max_bytes: int) -> bytes:
+        """Return the last lines of the log of a pod, without their times.
+
+        Args:
+            pod: name of the pod.
+            container: name of the container.
+            lines: maximum number of lines.
+            max_bytes: maximum number of bytes; the last lines beyond it are missing.
+
+        Raises:
+            NotFoundError: the pod, or its log, does not exist.
+        """
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(max_bytes)}
+        try:
+            with self._open("GET", f"{self._path('pods', pod)}/log", query) as response:
+                return self._text(response, max_bytes)
+        except _BadRequestError as error:
+            raise NotFoundError(str(error)) from error
+
+    def _text(self, response: BaseHTTPResponse, max_bytes: int) -> bytes:
+        from urllib3.exceptions import HTTPError
+
+        try:
+            with time_limit(_MESSAGE_S):
+                return beginning(response.stream(_PIECE_BYTES, decode_content=True), max_bytes)
+        except (HTTPError, OSError) as error:
+            response.close()
+            raise self._unreachable(error) from error
+
     def follow_log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> HttpAnswer | None:
         """Return the log as an answer on its own socket that continues until the container ends.
 

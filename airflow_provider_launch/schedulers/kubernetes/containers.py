@@ -81,6 +81,9 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
     # A container that was restarted after a failure has the failure in its last state.
     last = (document.get("lastState") or {}).get("terminated") or {}
     current = ended or waiting or {}
+    text = current.get("message", "") or last.get("message", "")
+    if waiting and waiting.get("reason") == "CrashLoopBackOff":
+        text = last.get("message", "") or text  # why it failed, instead of how long it waits
     return SideContainer(
         name=document["name"],
         is_init=is_init,
@@ -89,7 +92,7 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
         exit_code=ended.get("exitCode") if ended else None,
         reason=current.get("reason", ""),
         # The last lines of a program are at its end.
-        message=(current.get("message", "") or last.get("message", ""))[-MAX_MESSAGE:],
+        message=text[-MAX_MESSAGE:],
         started=epoch((ended or running or {}).get("startedAt")),
         finished=epoch((ended or {}).get("finishedAt")),
     )
@@ -110,8 +113,8 @@ def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
 
 
 def failed_among(containers: Iterable[SideContainer]) -> SideContainer | None:
-    """Return the container that failed first; None if none failed."""
-    failed = [one for one in containers if one.exit_code]
+    """Return the container that failed first; None if none failed. The end of a native sidecar does not count."""
+    failed = [one for one in containers if one.exit_code and not one.is_native]
     return min(failed, key=lambda one: one.finished or 0.0, default=None)
 
 

@@ -23,6 +23,8 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     packed,
     without_values,
 )
+from airflow_provider_launch.schedulers.kubernetes.result_container import ERROR_PATH, LIMIT_BYTES, with_result
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
@@ -33,6 +35,11 @@ CONTAINER = MAIN
 BACKSTOP_S = 60
 """Seconds after the deadline at which Kubernetes ends a Job that no observer has ended."""
 SIDECAR_GRACE_S = 30.0
+MESSAGE_BYTES = 12 * 1024
+"""The kubelet divides this equally among all containers of a pod, including init containers.
+
+Source: kubernetes.io, Debug a running Pod, "Determine the Reason for Pod Failure".
+"""
 _REPLICA = "LAUNCH_REPLICA_ID"
 _PREEMPTIONS = "preemptions"
 """The key in the ConfigMap of an app."""
@@ -303,13 +310,16 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         **({"LAUNCH_RESULT_PATH": MESSAGE_PATH} if _is_first(request, role) else {}),
         **{variable: str(port) for variable, port in request.ports.items()},
     }
+    has_container = _is_first(request, role) and request.result_image is not None
+    if has_container:
+        env["TORCHELASTIC_ERROR_FILE"] = ERROR_PATH
     texts = {name: _literal(text) for name, text in env.items()}
     texts |= {name: _expanded(text, values) for name, text in role.env.items()}
     container = {
         "name": CONTAINER,
         **({} if role.entrypoint is None else {"command": [_literal(role.entrypoint)]}),
         "args": [_expanded(arg, values) for arg in role.args],
-        "terminationMessagePath": MESSAGE_PATH,
+        "terminationMessagePath": ERROR_PATH if has_container else MESSAGE_PATH,
         **role.container,
     }
     container["env"] = [
@@ -322,8 +332,26 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         *role.container.get("env", []),
     ]
     pod = {"subdomain": request.app_id, **role.pod}
+    if has_container and request.result_image is not None:
+        pod, container = with_result(pod, container, request.result_image, request.security)
     pod["containers"] = [container, *role.pod.get("containers", [])]
     return pod
+
+
+def result_warnings(request: KubernetesRequest) -> list[str]:
+    """Return a warning if Kubernetes keeps less of a result than other schedulers, because of other containers."""
+    pod = job_body(request, request.roles[0], 0)["spec"]["template"]["spec"]
+    containers = len(pod["containers"]) + len(pod.get("initContainers") or [])
+    kept = MESSAGE_BYTES // containers
+    if request.result_image is not None or kept >= RESULT_LIMIT_BYTES:
+        return []
+    return [
+        (
+            f"role {request.roles[0].name!r}: its pods have {containers} containers, so Kubernetes keeps only {kept} "
+            f"bytes of a result; option result_image, such as 'busybox:1', adds a container that returns up to "
+            f"{LIMIT_BYTES} bytes"
+        )
+    ]
 
 
 def _attempt(role: KubernetesRole, attempt: int) -> dict[str, Any]:

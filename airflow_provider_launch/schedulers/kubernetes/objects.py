@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.kubernetes.containers import (
     side_containers,
     wait_among,
 )
-from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
+from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER, MESSAGE_BYTES
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.record import (
     UNREADABLE,
@@ -25,6 +25,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
     Plan,
     plan_in,
 )
+from airflow_provider_launch.schedulers.kubernetes.result_container import LIMIT_BYTES, NAME
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.error_reply import parse_json
@@ -426,13 +427,6 @@ def _exit_code(ended: Mapping[str, Any]) -> int:
     return found if last >= 0 else code
 
 
-_POD_BYTES = 12 * 1024
-"""The kubelet divides this equally among all containers of a pod, including init containers.
-
-Source: kubernetes.io, Debug a running Pod, "Determine the Reason for Pod Failure".
-"""
-
-
 def result_in(pod: Pod | None) -> JsonValue:
     """Return the result document that the pod of a replica wrote; None if it wrote none, or an error in its place.
 
@@ -448,12 +442,37 @@ def result_in(pod: Pod | None) -> JsonValue:
         if document is None or (isinstance(document, dict) and "message" in document):
             return None
     containers = 1 + len(pod.others)
-    limit = min(RESULT_LIMIT_BYTES, _POD_BYTES // containers)
+    limit = min(RESULT_LIMIT_BYTES, MESSAGE_BYTES // containers)
     # Kubernetes cuts a larger document at the limit.
-    if limit < RESULT_LIMIT_BYTES and len(data) >= limit:
+    if len(data) >= limit:
+        of = f"each of the {containers} containers" if containers > 1 else "the container"
         raise InvalidAppError(
-            f"the result was cut: Kubernetes keeps {limit} bytes from each of the {containers} containers of a "
-            f"pod; write it to a volume or an object store, and its address to LAUNCH_RESULT_PATH, or use fewer init "
-            f"containers and sidecars"
+            f"the result was cut: Kubernetes keeps {limit} bytes from {of} of a pod; use option result_image, such as "
+            f"'busybox:1', which returns up to {LIMIT_BYTES} bytes, or write it to a volume or an object store, and "
+            f"its address to LAUNCH_RESULT_PATH"
         )
-    return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
+    return parse_result(data, len(data))
+
+
+def result_container_of(pod: Pod | None) -> SideContainer | None:
+    """Return the container that returns the result of a pod whose program has ended; None if there is none."""
+    if pod is None or pod.exit_code is None:
+        return None
+    return next((one for one in pod.others if one.name == NAME and one.is_native), None)
+
+
+def is_result_awaited(pod: Pod) -> bool:
+    """Return whether the container that returns the result has still to print it."""
+    container = result_container_of(pod)
+    return container is not None and container.exit_code is None and not pod.over
+
+
+def result_from(pod: Pod, data: bytes, size: int) -> JsonValue:
+    """Return the result document that the container of the pod has printed.
+
+    Raises:
+        InvalidAppError: the document is not JSON, or too large.
+    """
+    if pod.exit_code != 0 and size == len(data) and parse_json(data.decode("utf-8", "replace")) is None:
+        return None  # the program may have been killed while it wrote
+    return parse_result(data, size, LIMIT_BYTES)

@@ -161,6 +161,11 @@ class _RunOpts(StructuredOpts):
     ports: Optional[list[dict[str, Any]]] = field(default=None, metadata=LATER)
     """Ports that the program's container declares, as in a container: `{"name": "http", "containerPort": 8080}`."""
 
+    result_image: Optional[str] = field(default=None, metadata=LATER)
+    """Image of a small container that returns results of up to 64 KB from pods with any number of containers, such as
+    `busybox:1`; it needs a shell and the programs of busybox or coreutils. None means that results are termination
+    messages: 4 KB, or less if a pod has more than three containers."""
+
     runtime_class: Optional[str] = field(default=None, metadata=LATER)
     """Runtime class of the pods, such as `nvidia` or `gvisor`."""
 

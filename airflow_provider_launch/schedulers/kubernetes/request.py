@@ -32,6 +32,7 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Lab
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
 from airflow_provider_launch.schedulers.kubernetes.pod_template import is_template, on_template, pod_template
+from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER
 from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts
@@ -76,6 +77,7 @@ _OF_APP = frozenset(
         "on_outside_stop",
         "sidecar_grace_s",
         "container_logs",
+        "result_image",
         "security",
         "time_limit_s",
         "ttl_s",
@@ -128,6 +130,8 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     has_overlay: bool = False
     """Whether option `overlay` was given."""
     container_logs: list[str] = field(default_factory=list)
+    result_image: str | None = None
+    """Image of the container that returns the results of the first role."""
     security: str = "none"
     """The option of that name; `restricted` if the namespace requires it."""
     is_whole: bool = True
@@ -263,12 +267,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         service=overlay.get("service", {}),
         sidecar_grace_s=opts.sidecar_grace_s,
         container_logs=list(opts.container_logs or []),
+        result_image=opts.result_image,
         on_outside_stop=opts.on_outside_stop,
         has_overlay=bool(overlay),
         security=opts.security,
         app=app_to_dict(app),
     )
     _refuse_queued(request)
+    _refuse_result_container(request)
     _refuse_ttl(request.job.get("ttlSecondsAfterFinished"))
     if (size := len(packed(request))) > _RECORD_BYTES:
         raise InvalidAppError(
@@ -504,6 +510,22 @@ def _refuse_queued(request: KubernetesRequest) -> None:
                 f"role {role.name!r} has REPLICA retries, but with option queue 'kubernetes' admits the pods of an app "
                 f"of several roles as one and cannot replace a single pod; use APPLICATION retries, or no queue"
             )
+
+
+def _refuse_result_container(request: KubernetesRequest) -> None:
+    """Refuse another container of this name, and showing its lines, which hold the result."""
+    if RESULT_CONTAINER in request.container_logs:
+        raise InvalidAppError(
+            f"option container_logs: {RESULT_CONTAINER!r} is the container of option result_image, whose lines are "
+            f"never shown; leave it out"
+        )
+    for role in request.roles:
+        for kind in _CONTAINERS:
+            if RESULT_CONTAINER in [each.get("name") for each in role.pod.get(kind) or []]:
+                raise InvalidAppError(
+                    f"role {role.name!r}: a container is named {RESULT_CONTAINER!r}, as that of option result_image; "
+                    f"rename it"
+                )
 
 
 def _refuse_ttl(ttl_s: object) -> None:

@@ -40,9 +40,20 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import (
     plan_text,
     refuse_broken_overlays,
     refuse_too_large,
+    result_warnings,
 )
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in, result_in
+from airflow_provider_launch.schedulers.kubernetes.objects import (
+    App,
+    Pod,
+    apps_in,
+    is_result_awaited,
+    newest_attempts,
+    pods_in,
+    result_container_of,
+    result_from,
+    result_in,
+)
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
@@ -55,6 +66,14 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     build_request,
     unpacked,
 )
+from airflow_provider_launch.schedulers.kubernetes.result_container import (
+    LIMIT_BYTES,
+    LOG_BYTES,
+    LOG_LINES,
+    NAME,
+    result_bytes,
+    size_of,
+)
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
     is_missing_source,
@@ -66,6 +85,7 @@ from airflow_provider_launch.schedulers.kubernetes.status import (
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     InvalidAppError,
     LaunchError,
     SchedulerUnavailableError,
@@ -75,6 +95,7 @@ from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, refuse_no_repository
 
 log = logging.getLogger(__name__)
@@ -98,6 +119,8 @@ _REMOVALS_S = 10.0
 """Interval for checking whether pods of a running app were removed from outside."""
 _MARKS_S = 60.0
 """Interval for reading the records of all apps, even if their Jobs show enough."""
+_RESULT_S, _FIRST_RESULT_S = 10.0, 0.3
+"""Seconds to wait for the container that returns a result, and the pause between two polls."""
 _QUEUED_S = 5.0
 """Interval for reading why a queue holds an app back."""
 
@@ -156,6 +179,13 @@ class KubernetesScheduler(
         refuse_broken_overlays(request)
         refuse_too_large(request)
         return request
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: KubernetesOpts | Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[KubernetesRequest]:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        info.warnings += result_warnings(info.request)
+        return info
 
     def _format_request(self, request: KubernetesRequest) -> str:
         return format_request(request)
@@ -511,8 +541,45 @@ class KubernetesScheduler(
         # Most apps write a result in replica 0 or none at all, so list the pods of the others only if needed.
         numbers = range(first.num_replicas)
         for some, where in ((numbers[:1], f",{Label.INDEX}=0"), (numbers[1:], "")):
-            pods = self._pods_of_results(app_id, first.slug, some, where)
-            yield from (result_in(pods.get(k)) for k in some)
+            pods, deadline = self._pods_of_results(app_id, first.slug, some, where), time.monotonic() + _RESULT_S
+            while any(map(is_result_awaited, pods.values())) and time.monotonic() < deadline:
+                time.sleep(_FIRST_RESULT_S)
+                pods = self._pods_of_results(app_id, first.slug, some, where)
+            yield from (self._result_of(app_id, f"{first.name}/{k}", pods.get(k)) for k in some)
+
+    def _result_of(self, app_id: str, replica: str, pod: Pod | None) -> JsonValue:
+        container = result_container_of(pod)
+        if pod is None or container is None:
+            return result_in(pod)
+        if is_result_awaited(pod):
+            raise AppUnavailableError(
+                f"app {app_id!r}: container {container.name!r} of {replica} has not ended yet, and so not returned its "
+                f"result; the same call may succeed later"
+            )
+        size = size_of(container, replica)
+        if size is None:
+            return None
+        data = self._result_bytes(pod, size) if size <= LIMIT_BYTES else b""
+        if data is None:
+            raise InvalidAppError(
+                f"the result of {replica} is lost: the node has not kept the whole log of container "
+                f"{container.name!r}; run the app again, or write the result to a volume or an object store"
+            )
+        return result_from(pod, data, size)
+
+    def _result_bytes(self, pod: Pod, size: int) -> bytes | None:
+        """Return the result; None if its node has lost a part of it."""
+        deadline = time.monotonic() + _RESULT_S
+        for pause_s in backoff(_FIRST_RESULT_S, _SECOND_S):
+            with contextlib.suppress(NotFoundError):
+                data = result_bytes(self.cluster.log_end(pod.name, NAME, LOG_LINES, LOG_BYTES), size)
+                if data is not None:
+                    return data
+            # The node may copy the last lines after it reports the end.
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
+        return None
 
     def _pods_of_results(self, app_id: str, role: str, numbers: range, where: str) -> dict[int, Pod]:
         if not numbers:

@@ -15,6 +15,8 @@ from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, As
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 from airflow_provider_launch.schedulers.kubernetes.removals import REMOVED, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
+from airflow_provider_launch.schedulers.kubernetes.result_container import CANNOT_START
+from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -134,6 +136,8 @@ def _is_stuck(pod: Pod) -> bool:
     """Return whether a pod cannot start until a user or administrator fixes the cause."""
     if pod.has_started or pod.over:
         return False
+    if any(one.name == RESULT_CONTAINER and one.reason in CANNOT_START for one in pod.others):
+        return True  # it runs only our script
     return pod.reason in _STUCK or (pod.reason in _PULLS and is_refused_pull(pod.message or ""))
 
 
