@@ -138,7 +138,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 def block(found: dict[str, Any]) -> str:
     """Return the part of the page about one measure."""
     table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
-    text = f"`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}:\n"
+    text = f"`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}: "
     text += f"{found['host']}.\n\n"
     return text + "".join(f"| {' | '.join(line)} |\n" for line in table)
 

@@ -73,6 +73,8 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         self._python, self._gather = python, gather
         self._named: dict[str, Any] = {}
         """Arguments from Airflow's context."""
+        self._read: tuple[Mapping[str, Any], Any] | None = None
+        """The last outcome and its value, so that a warning about that is logged once."""
         op_kwargs = dict(op_kwargs or {})
         with final_errors(kwargs.get("task_id", "")):
             parameters = parameters_of(python_callable)
@@ -122,8 +124,11 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch._task.outcome import MOST_RESULTS_BYTES
         from airflow_provider_launch.functions.result import value_of, values_of
 
-        result = outcome["result"]
-        return values_of(result or [], MOST_RESULTS_BYTES) if self._gather else value_of(result)
+        if self._read is None or self._read[0] is not outcome:
+            result = outcome["result"]
+            value = values_of(result or [], MOST_RESULTS_BYTES) if self._gather else value_of(result)
+            self._read = outcome, value
+        return self._read[1]
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""

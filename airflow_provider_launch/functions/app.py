@@ -209,4 +209,17 @@ def _is_json(value: Any) -> bool:
 
 @functools.cache
 def _program() -> str:
-    return Path(__file__).with_name("program.py").read_text(encoding="utf-8")
+    """Return the program without docstrings, comments and annotations, which would be half of it: AWS Batch counts."""
+    tree = ast.parse(Path(__file__).with_name("program.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -65,10 +65,6 @@ class _RemovedError(SchedulerUnavailableError):
     """The app was removed while it was submitted or observed; an observer reports that it does not exist."""
 
 
-class _RemovedError(SchedulerUnavailableError):
-    """The app was removed while it was submitted or observed; an observer reports that it does not exist."""
-
-
 class JobState(enum.Enum):
     """States of a job. A job that the queue does not list, or not any more, has none."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import re
 import runpy
 import socket
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task, run_to
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 MEET_WITHIN_S = 60
+GREET_PORT = 18_437
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_dags/launch_function.py"
 
 
@@ -79,6 +83,27 @@ def meet(replica: Replica) -> list[str] | None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def greet(replica: Replica) -> list[str] | None:
+    address = replica.rank0_host, replica.port("greet-port")
+    if replica.id == 0:
+        with socket.create_server(("", address[1])) as server, server.accept()[0] as other:
+            return [address[0], other.recv(20).decode()]
+    for _ in range(600):
+        try:
+            with socket.create_connection(address, timeout=5) as connection:
+                connection.sendall(f"from {replica.id}".encode())
+                return None
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError
+
+
+def epochs(paths: list[str]) -> dict[str, Any]:
+    """Return a value of about 9 KB, which is packed."""
+    losses = [{"epoch": epoch, "loss": round(1 / (epoch + 1), 4)} for epoch in range(280)]
+    return {"count": len(paths), "sum": zlib.crc32("".join(paths).encode()), "losses": losses, "last": math.inf}
 
 
 def cleans_up() -> None:
@@ -170,6 +195,51 @@ def test_its_replicas_meet_as_those_of_torch(place: Place, deferrable: bool) -> 
     assert api.xcoms[place.mark, "return_value"] == ["0", "2", "from 1"]
 
 
+@on_places
+def test_its_replicas_meet_by_a_port(place: Place) -> None:
+    api = FakeExecutionApi()
+    ran = run(made(place, greet, options={"num_replicas": 2, "port_map": {"greet-port": GREET_PORT}}), api)
+
+    assert ran.error is None, (ran.error, ran.lines)
+    host, word = api.xcoms[place.mark, "return_value"]
+    assert host
+    assert word == "from 1"
+
+
+@on_places
+def test_the_largest_argument_arrives_and_a_packed_value_comes_back(place: Place, caplog) -> None:
+    """A megabyte, but a job definition of AWS Batch has 24 KB."""
+    count = 80 if place.connection["conn_type"] == "launch_aws_batch" else 24_000
+    paths = [f"s3://bucket/train/part-{number:05}.parquet" for number in range(count)]
+    api = FakeExecutionApi()
+    ran = run(made(place, epochs, paths, options={}), api)
+
+    assert ran.error is None, (ran.error, ran.lines)
+    value = api.xcoms[place.mark, "return_value"]
+    assert value == {**epochs(paths), "last": None}
+    assert [record.getMessage() for record in caplog.records if "NaN or Infinity" in record.getMessage()] == [
+        "the result has NaN or Infinity at 'value.last', which JSON does not have: null is stored instead"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "text"),
+    [
+        pytest.param("aws_batch", 9_000, "AWS Batch has a limit of 24576", marks=pytest.mark.engine("aws_batch")),
+        pytest.param("kubernetes", 300_000, "stores at most 240000", marks=pytest.mark.engine("kubernetes")),
+        pytest.param("local", 500_000, "the limit is 1000000; store the data", marks=pytest.mark.engine("local")),
+    ],
+    indirect=["place"],
+)
+def test_an_argument_that_is_too_large_is_refused_before_the_launch(place: Place, size: int, text: str) -> None:
+    paths = [random.Random(7).randbytes(size).hex()]
+    ran = run(made(place, epochs, paths, options={"retries": 1}), FakeExecutionApi(retries=1))
+
+    assert ran.state == "failed"
+    assert text in str(ran.error)
+    assert place.apps() == []
+
+
 class WorkerDiedError(BaseException):
     """The worker was lost."""
 
@@ -216,6 +286,7 @@ def test_its_finally_runs_when_the_app_is_cancelled(place: Place, deferrable: bo
 
     assert isinstance(ran.error, AppFailedError), ran.error
     assert ran.logged("[cleans_up/0] cleaned up")
+    assert api.xcoms[place.mark, "app"]["roles"] == {"cleans_up": [143]}
 
 
 @pytest.mark.engine("torch")
@@ -272,10 +343,14 @@ def test_a_workspace_brings_modules_next_to_the_file(place: Place, nearby, tmp_p
 @pytest.mark.engine("registry")
 @pytest.mark.engine("kube-apiserver")  # a cluster of our own, which takes images from a registry without TLS
 @pytest.mark.parametrize("place", ["kubernetes"], indirect=True)
-def test_a_workspace_is_built_for_pods(place: Place, nearby, tmp_path, docker_engine, registry) -> None:
+@in_modes
+def test_a_workspace_is_built_for_pods(
+    place: Place, nearby, tmp_path, docker_engine, registry, deferrable: bool
+) -> None:
     api = FakeExecutionApi()
     cfg = {"pull": "missing", "image_repo": f"{registry}/functions", "build_host": os.environ["DOCKER_HOST"]}
-    options = {"workspace": str(tmp_path), "image": docker_engine.python_image(), "cfg": cfg}
+    image = docker_engine.python_image()
+    options = {"workspace": str(tmp_path), "image": image, "cfg": cfg, "deferrable": deferrable}
     ran = run(made(place, nearby, options=options), api)
 
     assert ran.error is None, (ran.error, ran.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import os
 import re
@@ -11,12 +12,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_launch.functions import Replica, function_app, program, value_of
+from airflow_provider_launch.functions.app import _program
 from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs import AppDef, Resource, macros
@@ -125,7 +128,14 @@ def test_an_old_python_is_named(module_of, tmp_path, version) -> None:
 
 def test_its_syntax_is_that_of_python_3_8() -> None:
     """For machines on which no such Python is installed."""
-    ast.parse(Path(program.__file__).read_text(encoding="utf-8"), feature_version=(3, 8))
+    ast.parse(_program(), feature_version=(3, 8))
+
+
+def test_the_program_leaves_room_for_the_function() -> None:
+    """A job definition of AWS Batch has 24 KB, and holds the program twice."""
+    size = len(base64.b64encode(zlib.compress(_program().encode(), 9)))
+
+    assert size < 5700
 
 
 @pytest.mark.parametrize("version", ["oldest", "newest"])
@@ -380,9 +390,6 @@ def test_a_document_of_another_program_is_refused(document) -> None:
 
 
 def test_a_packed_value_has_a_limit() -> None:
-    import base64
-    import zlib
-
     bomb = base64.b85encode(zlib.compress(b"[" + b"0," * 10_000_000 + b"0]", 9)).decode()
     with pytest.raises(InvalidAppError, match="has more than 65536 bytes"):
         value_of({"packed": bomb})

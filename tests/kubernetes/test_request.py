@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import re
+import zlib
 from typing import Any
 
 import pytest
@@ -616,3 +618,14 @@ def test_a_try_that_adopts_the_app_asks_for_the_same():
     hashes = {build_request(app, KubernetesOpts(), "app-1", {}).spec_hash for app in (first, later)}
 
     assert len(hashes) == 1
+
+
+def test_a_record_has_each_variable_once() -> None:
+    """A function and its arguments are a variable, which would fill the record twice."""
+    made = request(role(env={"DATA": "x y z", "A": ""}), role("other"))
+    text = zlib.decompress(base64.b64decode(packed(made))).decode()
+    earlier = base64.b64encode(zlib.compress(json.dumps(made.to_json()).encode())).decode()
+
+    assert text.count("x y z") == 1
+    assert unpacked(packed(made)) == made
+    assert unpacked(earlier) == made

@@ -27,7 +27,7 @@ def test_page_has_the_sections_of_the_runner(bench, text):
 
 
 def test_page_shows_measures_that_ran_to_their_end(bench, text):
-    tables = re.findall(r"^`(\w+)`, .+:\n.* cores, .*\.\n\n((?:\|.+\n)+)", text, re.MULTILINE)
+    tables = re.findall(r"^`(\w+)`, .+: .* cores, .*\.\n\n((?:\|.+\n)+)", text, re.MULTILINE)
 
     assert [name for name, _ in tables] == bench.NAMES
     assert all(table.count("\n") > 2 and "FAILED" not in table for _, table in tables)
@@ -41,7 +41,7 @@ def test_a_measure_alone_leaves_what_the_page_shows_of_others(bench, text):
 
     assert bench.page([], text) == text
     assert again.count("a new figure") == 1
-    assert again.count("\nanother machine.\n") == 1
+    assert again.count(": another machine.\n") == 1
     others = {name: block for name, block in blocks(bench, text).items() if name != "triggers"}
     assert blocks(bench, again) == {**others, "triggers": bench.block(found).strip()}
 

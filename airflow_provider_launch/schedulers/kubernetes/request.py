@@ -161,7 +161,13 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
 
 def packed(request: KubernetesRequest) -> str:
     """Return the request as the text of an annotation."""
-    text = json.dumps(request.to_json(), separators=(",", ":"))
+    document = request.to_json()
+    # Each variable once: a function and its arguments have up to a megabyte.
+    roles = [
+        {name: item for name, item in role.items() if name != "env"} if role.get("env") == own.env else role
+        for role, own in zip(request.app["roles"], request.roles, strict=True)
+    ]
+    text = json.dumps({**document, "app": {**request.app, "roles": roles}}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
 
 
@@ -214,6 +220,8 @@ def _without_values(container: dict[str, Any]) -> dict[str, Any]:
 def unpacked(text: str) -> KubernetesRequest:
     """Return the request that `packed` gave; raises one of `UNREADABLE` for anything else."""
     document = parse_json(inflate(base64.b64decode(text), _MAX_BYTES), _MAX_BYTES, _MAX_DEPTH)
+    for role, own in zip(document["app"]["roles"], document["roles"], strict=True):
+        role.setdefault("env", own["env"])
     return request_from_json(KubernetesRequest, KubernetesRole, document)
 
 
