@@ -17,7 +17,7 @@ from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
-from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+from tests.airflow.support import FakeExecutionApi, a_dag, deserialize, import_string, logged, run_task, run_trigger
 from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
@@ -123,6 +123,23 @@ def test_success_hands_over_handle_codes_and_result(tasks) -> None:
         ("[worker/1] hello", "info"),
     ]
     assert len(tasks.containers()) == 3
+
+
+def test_the_first_lines_of_a_deferred_app_are_in_order_of_time(tasks) -> None:
+    """All were written before the trigger reads the first of them."""
+    script = "for n in 1 2 3 4; do cut -d' ' -f1 /proc/uptime; sleep 0.4; done; sleep 6"
+    ran = run_task(tasks.launch(tasks.sh(script, num_replicas=3), deferrable=True), FakeExecutionApi())
+    until(lambda: len(tasks.alive()) == 3)
+    time.sleep(3)
+    trigger = import_string(ran.msg.classpath)(**deserialize(ran.msg.trigger_kwargs))
+    with logged() as entries:
+        run_trigger(trigger)
+    lines = [text.split() for entry in entries if (text := str(entry["event"])).startswith("[worker/")]
+    times = [float(text) for _, text in lines]
+
+    assert len(lines) == 12
+    assert [name for name, _ in lines] != sorted(name for name, _ in lines)
+    assert times == sorted(times)
 
 
 def test_failure_names_role_replica_and_exit_code(tasks) -> None:

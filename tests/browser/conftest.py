@@ -31,7 +31,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs it")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("there is no program chromium; `make browser` installs it on Debian")
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; all pages are those of the Airflow above.
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def airflow(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """Start an Airflow, unless there is no browser for it."""
     home = tmp_path_factory.mktemp("browser")
     (home / "root").mkdir()
     apps = LocalApps(home / "root")
@@ -47,19 +61,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     finally:
         airflow.end()
         apps.close(set())
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs it")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("there is no program chromium; `make browser` installs it on Debian")
-    with playwright.sync_playwright() as started:
-        # Root has no sandbox; all pages are those of the Airflow above.
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
