@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import build_request,
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Resource, Role
+from airflow_provider_launch.specs.errors import InvalidRunConfigException
 from airflow_provider_launch.specs.overlays import set_overlay
 
 
@@ -101,6 +102,11 @@ def test_variables_come_from_configmaps_and_secrets() -> None:
 def test_wrong_options_are_refused(opts: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidAppError, match=text):
         pod(**opts)
+
+
+def test_an_option_that_is_a_field_of_the_connection_says_so() -> None:
+    with pytest.raises(InvalidRunConfigException, match="'namespace'; namespace is a field of the connection; use one"):
+        KubernetesOpts.as_runopts().registered({"namespace": "team-a"}, strict=True)
 
 
 def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, ClassVar, Literal, Optional, Union
 
 from annotated_types import Ge
 
@@ -200,3 +201,8 @@ class _RunOpts(StructuredOpts):
 @dataclass(frozen=True)
 class KubernetesOpts(ImageWorkspaceOpts, _RunOpts):
     """Options of one launch on Kubernetes."""
+
+    unknown_cures: ClassVar[Mapping[str, str]] = {
+        name: f"{name} is a field of the connection; use one connection for each {name}"
+        for name in ("namespace", "context")
+    }
