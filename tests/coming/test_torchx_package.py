@@ -113,6 +113,8 @@ def test_a_task_runs_its_component_on_its_scheduler(moves, after, monkeypatch, u
     monkeypatch.setenv("HOME", str(after.folder / "home"))
     cfg = {"root": str(after.folder / "apps"), "greeting": "hello"}
     known = {"conn_type": "launch", "extra": {"scheduler": "acme", "cfg": cfg}}
+    # Plug-ins that were found before the package was installed.
+    plugins.registry.clear()
     monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps(known))
     try:
         with a_dag():

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.functions import program
+from airflow_provider_launch.functions.app import _divided
 from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 
@@ -20,7 +21,8 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 def there(function: Any, **how: Any) -> Any:
     """Return the function as a replica has it, without anything else of its file."""
     source = source_of(function, is_final=True, **how)
-    document = {"file": source.file, "line": source.line, "pieces": source.pieces, "values": source.values}
+    values, plain = _divided(source.values)
+    document = {"file": source.file, "line": source.line, "pieces": source.pieces, "values": values, "plain": plain}
     # Dataclasses search for the module of a class.
     module = sys.modules["launch_function"] = ModuleType("launch_function")
     try:

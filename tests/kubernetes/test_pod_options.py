@@ -104,7 +104,7 @@ def test_wrong_options_are_refused(opts: dict[str, Any], text: str) -> None:
         pod(**opts)
 
 
-def test_an_option_that_is_a_field_of_the_connection_says_so() -> None:
+def test_namespace_is_refused_as_a_field_of_the_connection() -> None:
     with pytest.raises(InvalidRunConfigException, match="'namespace'; namespace is a field of the connection; use one"):
         KubernetesOpts.as_runopts().registered({"namespace": "team-a"}, strict=True)
 
