@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_launch import plugins
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import named_resources
 from tests.airflow.support import a_dag
 
 if sys.version_info >= (3, 11):
@@ -115,6 +116,7 @@ def test_a_task_runs_its_component_on_its_scheduler(moves, after, monkeypatch, u
     known = {"conn_type": "launch", "extra": {"scheduler": "acme", "cfg": cfg}}
     # Plug-ins that were found before the package was installed.
     plugins.registry.clear()
+    named_resources.reset()
     monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps(known))
     try:
         with a_dag():
@@ -125,6 +127,7 @@ def test_a_task_runs_its_component_on_its_scheduler(moves, after, monkeypatch, u
         ran, value = moves.run(task)
     finally:
         plugins.registry.clear()
+        named_resources.reset()
         for module in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
             del sys.modules[module]
 
