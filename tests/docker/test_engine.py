@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import sys
 import types
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import requests
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.docker import access as module
 from airflow_provider_launch.schedulers.docker.engine import Engine
+from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
 from airflow_provider_launch.specs import InvalidAppError, SchedulerUnavailableError
@@ -291,6 +294,22 @@ def test_a_refusal_that_is_cut_off_is_an_outage(docker_apps, docker_proxy, statu
     with pytest.raises(SchedulerUnavailableError, match=r"does not answer: .*([Tt]imed out|IncompleteRead)"):
         scheduler.describe("absent")
     assert scheduler.describe("absent") is None
+
+
+@pytest.mark.engine("docker")
+def test_a_container_that_has_lost_its_name_is_a_removed_one(docker_apps, docker_proxy):
+    """Docker 20.10 lists one that was renamed during its removal until it is restarted, and finds it nowhere else."""
+    app_id = docker_apps.scheduler.schedule(docker_apps.info(docker_apps.sh("sleep 60")))
+    (row, *_) = docker_apps.client.api.containers(all=True, filters={"label": f"{Label.APP_ID}={app_id}"})
+    body = json.dumps([{**row, "Names": []}]).encode()
+
+    def nameless(exchange: Any) -> None:
+        headers = [("Content-Type", "application/json"), ("Date", formatdate(usegmt=True))]
+        exchange.relay(Answer(200, "OK", headers, iter(())).with_body(body))
+
+    docker_proxy.add(Fault(nameless, "GET", "/containers/json", times=None))
+
+    assert docker_apps.another().describe(app_id) is None
 
 
 @pytest.mark.parametrize(

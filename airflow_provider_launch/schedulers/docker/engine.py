@@ -102,7 +102,9 @@ class Engine:
                 with time_limit(ANSWER_S):
                     pieces = bounded(response.iter_content(_PIECE_BYTES), _MAX_LIST)
                     rows = json_rows(pieces, _warn_of_skipped)
-                    return [container_in(row, cached or {}, self._is_copy, restarts(row, now)) for row in rows], now
+                    # Docker 20.10 may list a container without a name until it is restarted: a removed one.
+                    there = [row for row in rows if row.get("Names") != []]
+                    return [container_in(row, cached or {}, self._is_copy, restarts(row, now)) for row in there], now
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
 
