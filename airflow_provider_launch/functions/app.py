@@ -149,8 +149,8 @@ def with_function(
     """
     (role,) = app.roles
     source = source_of(function, has_workspace=has_workspace or bool(role.workspace), is_final=True)
-    values, plain = _divided(source.values)
-    data = {**bound(function, args, kwargs), "defaults": defaults_of(function), "plain": plain}
+    values, texts, plain = _divided(source.values)
+    data = {**bound(function, args, kwargs), "defaults": defaults_of(function), "plain": plain, "texts": texts}
     if seen is not None:
         seen(data)
     document = {"name": source.name, "values": values, **data, "gather": gather}
@@ -181,20 +181,43 @@ def _variables(source: FunctionSource, document: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _divided(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the values that only Python can write, and those that JSON can hold, where masks find the secrets."""
+def _divided(values: Mapping[str, str]) -> tuple[dict[str, str], list[str], dict[str, Any]]:
+    """Return the values that only Python can write, their texts, and the values that JSON can hold.
+
+    In the texts of JSON masks find the secrets; `repr` would change quotes before JSON does.
+    """
     of_python: dict[str, str] = {}
+    texts: list[str] = []
     plain: dict[str, Any] = {}
     for name, text in values.items():
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            value = ...  # such as infinity, or an empty frozenset
+        value = eval(text, dict(_NAMES))  # noqa: S307 - `repr` has written it, of plain values only
         if _is_json(value):
             plain[name] = value
         else:
-            of_python[name] = text
-    return of_python, plain
+            of_python[name] = _written(value, texts)
+    return of_python, texts, plain
+
+
+_NAMES = {"inf": math.inf, "nan": math.nan, "set": set, "frozenset": frozenset, "Ellipsis": ..., "__builtins__": {}}
+"""The names in what `repr` writes of plain values."""
+
+
+def _written(value: Any, texts: list[str]) -> str:
+    """Return the value as Python writes it, with `T[0]` for the first of the texts, which are added to `texts`."""
+    kind = type(value)
+    if kind is str or (kind is bytes and value):
+        texts.append(value if kind is str else value.decode("utf-8", "surrogateescape"))
+        return f"T[{len(texts) - 1}]" + (".encode('utf-8','surrogateescape')" if kind is bytes else "")
+    if kind is dict:
+        return f"{{{','.join(f'{_written(name, texts)}:{_written(each, texts)}' for name, each in value.items())}}}"
+    if kind in (set, frozenset) and value:
+        # Texts have another order in each process, which would be another app.
+        items = "".join(f"{_written(each, texts)}," for each in sorted(value, key=repr))
+        return f"{{{items}}}" if kind is set else f"frozenset({{{items}}})"
+    if kind in (list, tuple):
+        items = "".join(f"{_written(each, texts)}," for each in value)
+        return f"[{items}]" if kind is list else f"({items})" if items else "()"
+    return repr(value)
 
 
 def _is_json(value: Any) -> bool:

@@ -106,7 +106,7 @@ def fill(namespace: dict[str, Any], source: dict[str, Any]) -> None:
     # For tracebacks, and for libraries that read the source of a function.
     linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
     names = {"inf": float("inf"), "nan": float("nan"), "set": set, "frozenset": frozenset}
-    names.update({"Ellipsis": ..., "__builtins__": {}})
+    names.update({"Ellipsis": ..., "T": source["texts"], "__builtins__": {}})
     for name, text in source["values"].items():
         namespace[name] = eval(text, dict(names))
     namespace.update(source["plain"])
@@ -374,7 +374,7 @@ def main(program: str, text: str, arguments: str, result_path: str | None) -> No
     end_on_sigterm()
     show_logging()
     sent = json.loads(arguments)
-    source = {**json.loads(text), "values": sent["values"], "plain": sent["plain"]}
+    source = {**json.loads(text), **{name: sent[name] for name in ("values", "texts", "plain")}}
     try:
         value = call(program, json.dumps(source), sent)
     except SystemExit as error:

@@ -374,18 +374,28 @@ def test_secrets_in_arguments_are_masked_by_a_triggerer_too(secret) -> None:
     shows_no_secret(made(train, 0.1, [{"key": f"Bearer {secret}"}]), secret)
 
 
-TOKENS: list[str] = []
+TOKENS: object = []
 
 
 def with_a_global_value():
     return TOKENS
 
 
+VALUES = {
+    "list": lambda text: [text],
+    "tuple": lambda text: (text, 1),
+    "set": lambda text: {text},
+    "frozenset": lambda text: {"x": frozenset({text})},
+    "bytes": lambda text: text.encode(),
+    "dict": lambda text: {1: text},
+}
+
+
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("place", ["global", "closure"])
+@pytest.mark.parametrize("place", [*VALUES, "closure"])
 def test_secrets_in_values_of_the_file_are_masked_by_a_triggerer_too(secret, place, monkeypatch) -> None:
     """Such as `TOKEN = Variable.get("token")` at the top of the DAG file."""
-    monkeypatch.setitem(globals(), "TOKENS", [f"Bearer {secret}"])
+    monkeypatch.setitem(globals(), "TOKENS", VALUES.get(place, str)(f"Bearer {secret}"))
     header = {"Authorization": f"Bearer {secret}"}
 
     def with_closure():
@@ -393,7 +403,7 @@ def test_secrets_in_values_of_the_file_are_masked_by_a_triggerer_too(secret, pla
 
     reset_secrets_masker()
     mask_secret(secret)
-    shows_no_secret(made({"global": with_a_global_value, "closure": with_closure}[place]), secret)
+    shows_no_secret(made(with_closure if place == "closure" else with_a_global_value), secret)
 
 
 def shows_no_secret(operator, secret: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.functions import Replica, function_app, value_of
-from airflow_provider_launch.functions.app import LARGEST_BYTES
+from airflow_provider_launch.functions.app import LARGEST_BYTES, _divided
 from airflow_provider_launch.functions.arguments import bound
 from airflow_provider_launch.runner import get_runner
 from airflow_provider_launch.specs import AppDef, AppState, Resource, RetryPolicy
@@ -70,6 +70,14 @@ def test_the_fields_are_those_of_a_role() -> None:
 def test_equal_calls_give_equal_apps() -> None:
     """Otherwise a retry would not recognize the app of the last try."""
     assert function_app(share, [[1]]) == function_app(share, [[1]])
+
+
+def test_the_order_of_a_set_changes_no_app() -> None:
+    """Texts have another order in each process; numbers of equal remainders in that of the set."""
+    texts = ["{8, 0}", "{0, 8}"]
+
+    assert [*eval(texts[0])] != [*eval(texts[1])]
+    assert _divided({"x": texts[0]}) == _divided({"x": texts[1]})
 
 
 def test_the_name_of_the_result_shows_in_the_command() -> None:

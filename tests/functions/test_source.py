@@ -21,8 +21,9 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 def there(function: Any, **how: Any) -> Any:
     """Return the function as a replica has it, without anything else of its file."""
     source = source_of(function, is_final=True, **how)
-    values, plain = _divided(source.values)
-    document = {"file": source.file, "line": source.line, "pieces": source.pieces, "values": values, "plain": plain}
+    values, texts, plain = _divided(source.values)
+    document = {"file": source.file, "line": source.line, "pieces": source.pieces}
+    document |= {"values": values, "texts": texts, "plain": plain}
     # Dataclasses search for the module of a class.
     module = sys.modules["launch_function"] = ModuleType("launch_function")
     try:
@@ -134,8 +135,13 @@ KINDS = {
         (2, 3), 3,
     ),
     "values that only Python writes": (
-        "A, B, C, D = ..., b'\\x00', -0.0, frozenset()\ndef f():\n    return A is ..., B, str(C), D\n",
-        (), (True, b"\0", "-0.0", frozenset()),
+        "A, B, C, D = ..., b'\\x00\\xff', -0.0, frozenset()\ndef f():\n    return A is ..., B, str(C), D\n",
+        (), (True, b"\0\xff", "-0.0", frozenset()),
+    ),
+    "values within values": (
+        "A = ({}, [], (), (b'', {1: ('a', {b'b', 'c'}, frozenset({1.5}))}, float('-inf')), '\\ud800')\n"
+        "def f():\n    return A\n",
+        (), ({}, [], (), (b"", {1: ("a", {b"b", "c"}, frozenset({1.5}))}, float("-inf")), "\ud800"),
     ),
     "names that a function makes": (
         "def start():\n    global MODEL\n    MODEL = 3\ndef work(x):\n    return MODEL * x\n"
