@@ -15,7 +15,9 @@ from docker.errors import ImageNotFound
 
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.docker.request import REQUEST_ENV
 from airflow_provider_launch.specs import AppState, AppUnavailableError, InvalidAppError
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -270,4 +272,28 @@ def test_a_damaged_record_is_an_error_of_its_app(docker_apps, env):
     with pytest.raises(AppUnavailableError, match="delete the app"):
         docker_apps.scheduler.describe(app_id)
     docker_apps.scheduler.delete(app_id)
+    assert docker_apps.left(app_id) == []
+
+
+@pytest.mark.parametrize("grace_s", ["1", None, 1e300])
+def test_an_app_with_a_damaged_grace_time_is_cancelled_and_deleted(docker_apps, grace_s):
+    """Another user of the engine can make a record, and only the launcher of the app removes it."""
+    app_id = docker_apps.start(docker_apps.sh("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
+    (record,) = docker_apps.containers(app_id, Kind.APP)
+    text = next(item for item in record["Config"]["Env"] if item.startswith(REQUEST_ENV))
+    document = json.loads(text.partition("=")[2])
+    document["roles"][0]["body"]["StopTimeout"] = grace_s
+    docker_apps.client.api.remove_container(record["Id"])
+    docker_apps.client.containers.create(
+        docker_apps.image,
+        ["true"],
+        name=app_id,
+        labels=record["Config"]["Labels"],
+        environment=[f"{REQUEST_ENV}={json.dumps(document)}"],
+    )
+    scheduler = docker_apps.another()
+
+    scheduler.cancel(app_id)
+    until(lambda: all(one["State"]["Status"] == "exited" for one in docker_apps.containers(app_id)))
+    scheduler.delete(app_id)
     assert docker_apps.left(app_id) == []

@@ -139,6 +139,16 @@ def test_a_request_with_a_wrong_type_is_damaged(record, change) -> None:
 
 
 @pytest.mark.parametrize(
+    "body", [[], {}, {"Image": "i"}, {"Image": 5, "StopTimeout": 1}]
+    + [{"Image": "i", "StopTimeout": grace} for grace in ("1", None, -1, True, 1e300, [])],
+)  # fmt: skip
+def test_a_container_with_a_wrong_type_is_damaged(body) -> None:
+    """Its app could be neither cancelled nor deleted: a stop reads the grace time."""
+    with pytest.raises(DamagedError):
+        of_docker(changed("body", body, in_role=True))
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [("options", {}), ("options", {"queue": ""}), ("options", {"queue": 5}), ("copied_env", None)]
     + [("copied_env", env) for env in ([], {"A": 1}, {"A": None})],

@@ -22,6 +22,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     common_fields,
     format_app,
     format_role,
+    is_seconds,
     request_from_json,
 )
 from airflow_provider_launch.schedulers._kit.role_options import options_by_role
@@ -45,7 +46,7 @@ from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
-from airflow_provider_launch.util.untrusted import parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which has no other users
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
@@ -181,8 +182,21 @@ def build_request(
 
 
 def request_from(document: Mapping[str, Any]) -> DockerRequest:
-    """Return the request from the result of `to_json`."""
-    return request_from_json(DockerRequest, DockerRole, document)
+    """Return the request from the result of `to_json`.
+
+    Raises:
+        UntrustedError: the document is not the result of `to_json`.
+    """
+    request = request_from_json(DockerRequest, DockerRole, document)
+    for role in request.roles:
+        # Their containers could not be stopped: a stop reads the grace time.
+        if not isinstance(role.body["Image"], str) or not _is_grace(role.body["StopTimeout"]):
+            raise UntrustedError("an image or a grace time has another type")
+    return request
+
+
+def _is_grace(value: object) -> bool:
+    return value is not None and is_seconds(value)
 
 
 def request_in(record: Mapping[str, Any]) -> DockerRequest:
