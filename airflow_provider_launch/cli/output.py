@@ -80,8 +80,6 @@ class Output:
         prefix = f"[{label}]"
         if stream.isatty():
             prefix, text = _safe(prefix, stream), _safe(text, stream).replace("\n", "\\x0a")
-            if _COLOUR.findall(text)[-1:] not in ([], ["\x1b[0m"], ["\x1b[m"]):
-                text += "\x1b[0m"  # a colour must not continue in the lines of others
         if _is_coloured(stream):
             colour = self._colours.setdefault(key, _COLOURS[len(self._colours) % len(_COLOURS)])
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
@@ -175,9 +173,12 @@ def _is_coloured(stream: TextIO) -> bool:
 def _safe(text: str, stream: TextIO) -> str:
     """Return the text for a terminal: a program that wrote a part of it must not move the cursor, or type for the user.
 
-    Pipes and files get the text unchanged.
+    A colour ends with the text, because what follows would be invisible, too. Pipes and files get the text unchanged.
     """
-    return _CONTROL.sub(_escaped, text) if stream.isatty() else text
+    if not stream.isatty():
+        return text
+    shown = _CONTROL.sub(_escaped, text)
+    return shown if _COLOUR.findall(shown)[-1:] in ([], ["\x1b[0m"], ["\x1b[m"]) else f"{shown}\x1b[0m"
 
 
 def _cell(text: str) -> str:

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any
 
 from airflow_provider_launch.functions.program import cure_of
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 REPLICA = "replica"
@@ -59,8 +60,13 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def written(value: Any) -> str:
-    """Return the value as JSON in which no text is a template: `{{` and `{%` stand in texts only, never around them."""
-    return _TEMPLATE.sub(r"\\u007b", json.dumps(value, separators=(",", ":")))
+    """Return the value as JSON in which no text is a template, or names a field of a pod.
+
+    `{{`, `{%` and `[FIELD_PATH]` stand in texts only, so they can be escaped.
+    """
+    text = _TEMPLATE.sub(r"\\u007b", json.dumps(value, separators=(",", ":")))
+    # A variable may begin at any character of a long text.
+    return text.replace(FIELD_PATH, f"\\u005b{FIELD_PATH[1:]}")
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from airflow_provider_launch.util.untrusted import clean_json
 
 KEY = "launch"
 KILLED = "killed"
+_MOST_SECONDS = 1e12
 
 # Kubernetes allows 63 characters for `<app id>-<role>-<replica>`; the slug leaves room for the last two.
 _SLUG_LENGTH = 28
@@ -94,8 +95,9 @@ class Record:
         if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
             return None
         since, value = value.get("since"), value.get("value")
-        since = float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else 0.0
-        return cls(**known, value=value if isinstance(value, dict) else None, since=since)  # type: ignore[arg-type]  # each was checked above
+        if not isinstance(since, (int, float)) or isinstance(since, bool) or not 0 <= since < _MOST_SECONDS:
+            since = 0.0
+        return cls(**known, value=value if isinstance(value, dict) else None, since=float(since))  # type: ignore[arg-type]  # each was checked above
 
 
 class NextStep(Enum):

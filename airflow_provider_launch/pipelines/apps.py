@@ -20,6 +20,7 @@ from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, Task
 from airflow_provider_launch.pipelines.objects import file_of, is_reference, notebook_copy, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
 from airflow_provider_launch.pipelines.shell import shell_arguments
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -207,8 +208,12 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
     parameters = inputs.parameters
     found: dict[str, str] = {}
     texts = {name: as_text(value) for name, value in parameters.items() if is_name(name) and not is_reference(value)}
-    # The others are only in LAUNCH_PARAMETERS.
-    small = {name: text for name, text in texts.items() if len(text.encode()) <= LARGEST_VARIABLE}
+    # The others are only in LAUNCH_PARAMETERS. A text of a program must not become a field of a pod.
+    small = {
+        name: text
+        for name, text in texts.items()
+        if len(text.encode()) <= LARGEST_VARIABLE and not text.startswith(FIELD_PATH)
+    }
     # An app of the user gets only the document, because the size of its variables may be limited.
     for name, text in small.items() if step.command_type != "app" else ():
         found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
@@ -216,7 +221,8 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         undeclared, taken = prefixed_only(model, step, parameters)
         hidden = {*undeclared, *taken}
         found |= {name: text for name, text in small.items() if name not in hidden}
-    found |= _in_parts("LAUNCH_PARAMETERS", json.dumps(parameters, ensure_ascii=False))
+    document = json.dumps(parameters, ensure_ascii=False).replace(FIELD_PATH, f"\\u005b{FIELD_PATH[1:]}")
+    found |= _in_parts("LAUNCH_PARAMETERS", document)
     if step.command_type == "notebook":
         found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model, step)))
     if inputs.data_dir is not None and step.catalog:

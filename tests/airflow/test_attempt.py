@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -90,6 +91,12 @@ def test_a_record_survives_the_store() -> None:
 )
 def test_an_edited_store_has_no_valid_record(value) -> None:
     assert Record.from_json(value) is None
+
+
+@pytest.mark.parametrize("since", [10**400, 1e300, -1, math.nan, math.inf, True, "x"], ids=lambda each: str(each)[:5])
+def test_an_edited_time_is_unknown(since) -> None:
+    """The largest of them ended each try of the task with an OverflowError."""
+    assert Record.from_json({**dataclasses.asdict(RECORD), "since": since}).since == 0
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,19 @@ def test_hostile_text_is_escaped_on_a_terminal(screen, kind) -> None:
     assert "\\u202e" in shown
 
 
-def test_a_colour_ends_with_its_line(screen) -> None:
+HIDDEN = "\x1b[8mhidden"
+COLOURED = {
+    "data": lambda output: output.data(HIDDEN),
+    "note": lambda output: output.note(HIDDEN),
+    "error": lambda output: output.error(HIDDEN),
+    "line": lambda output: output.line("r/0", "r/0", HIDDEN),
+}
+
+
+@pytest.mark.parametrize("kind", COLOURED)
+def test_a_colour_ends_with_its_line(screen, kind) -> None:
     """Otherwise the next replica, or the prompt of the shell, would be invisible."""
-    shown = screen(lambda output: output.line("r/0", "r/0", "\x1b[8mhidden"))
+    shown = screen(COLOURED[kind])
 
     assert shown.endswith("\x1b[8mhidden\x1b[0m\n")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from docker.errors import ImageNotFound
 
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.specs import AppState, Role
@@ -129,3 +134,28 @@ def test_a_container_without_a_killer_is_stopped_again(
         apps.another().cancel(app_id)
 
     assert apps.end(app_id, timeout_s=60).state is AppState.CANCELLED
+
+
+@pytest.fixture
+def image_of_another_signal(docker_apps: DockerApps) -> Iterator[str]:
+    """Return an image that names another signal than TERM for a stop, as those of web servers do."""
+    name = f"launch-tests/signal:{uuid4().hex[:8]}"
+    source = io.BytesIO(f"FROM {docker_apps.image}\nSTOPSIGNAL SIGUSR1\n".encode())
+    docker_apps.client.images.build(fileobj=source, tag=name, rm=True)
+    yield name
+    with contextlib.suppress(ImageNotFound):
+        docker_apps.client.images.remove(name, force=True)
+
+
+def test_the_signal_of_an_image_is_sent_once(docker_apps: DockerApps, image_of_another_signal: str) -> None:
+    """Each observer would wait a second for a TERM, in which it polls no other app, and send the signal once more."""
+    apps = docker_apps
+    program = "trap 'echo signal' USR1; echo up; i=0; while test $i -lt 600; do sleep 0.1; i=$((i + 1)); done"
+    app_id = apps.start(apps.sh(program, image=image_of_another_signal), grace_s=5)
+    until(lambda: "up\n" in apps.lines(app_id))
+    apps.another().cancel(app_id)
+    until(lambda: "signal\n" in apps.lines(app_id))
+    apps.scheduler.describe(app_id)
+
+    assert apps.end(app_id, timeout_s=120).state is AppState.CANCELLED
+    assert apps.lines(app_id) == ["up\n", "signal\n"]

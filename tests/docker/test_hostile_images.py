@@ -280,7 +280,8 @@ def test_an_app_with_a_damaged_grace_time_is_cancelled_and_deleted(docker_apps, 
     """Another user of the engine can make a record, and only the launcher of the app removes it."""
     app_id = docker_apps.start(docker_apps.sh("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
     (record,) = docker_apps.containers(app_id, Kind.APP)
-    document = json.loads(next(item for item in record["Config"]["Env"] if item.startswith(REQUEST_ENV)).partition("=")[2])
+    text = next(item for item in record["Config"]["Env"] if item.startswith(REQUEST_ENV))
+    document = json.loads(text.partition("=")[2])
     document["roles"][0]["body"]["StopTimeout"] = grace_s
     docker_apps.client.api.remove_container(record["Id"])
     docker_apps.client.containers.create(

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
-from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, add_event
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, add_event, signal_number
 from airflow_provider_launch.specs import AppState
 from tests.docker import test_status as listed
 
@@ -102,3 +102,14 @@ def on(container: str, document: dict[str, Any]) -> dict[str, Any]:
     """Return the event for this container."""
     top = {"id": container} if "id" in document else {}
     return {**document, **top, "Actor": {**document["Actor"], "ID": container}}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("SIGUSR1", "10"), ("usr1", "10"), ("28", "28"), ("SIGRTMIN+3", "37"), ("", ""), ("SIGX", ""),
+        ("SIGUSR1+x", ""), ("_BLOCK", ""), ("SIG_IGN", ""), ("²", ""),
+    ],
+)  # fmt: skip
+def test_the_number_of_a_signal_of_an_image(text: str, number: str) -> None:
+    assert signal_number(text) == number

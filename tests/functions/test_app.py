@@ -14,6 +14,7 @@ from airflow_provider_launch.functions import Replica, function_app, value_of
 from airflow_provider_launch.functions.app import LARGEST_BYTES, _divided
 from airflow_provider_launch.functions.arguments import bound
 from airflow_provider_launch.runner import get_runner
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef, AppState, Resource, RetryPolicy
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.check import check_app
@@ -115,6 +116,15 @@ def test_a_text_of_an_argument_is_never_a_template(text) -> None:
 
     assert {name: jinja2.Template(value).render() for name, value in env.items()} == env
     assert json.loads(env["LAUNCH_FUNCTION_0"].partition(" ")[2])["args"][0] == [text, {text: text}]
+
+
+def test_a_text_of_an_argument_becomes_no_field_of_a_pod() -> None:
+    """A long text is divided anywhere; Kubernetes would refuse a field that does not exist, and other engines each."""
+    text = "\\[FIELD_PATH]x"
+    env = function_app(share, [[text]]).roles[0].env
+
+    assert FIELD_PATH not in "".join(env.values())
+    assert json.loads(env["LAUNCH_FUNCTION_0"].partition(" ")[2])["args"][0] == [text]
 
 
 class Kind(str, Enum):

@@ -13,6 +13,9 @@ import pytest
 
 from airflow_provider_launch.pipelines import dag_from_file
 from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
+from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
+from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.specs.macros import macros
 
 VALUES = macros.Values(img_root="/", app_id="a", replica_id="0", rank0_env="X")
@@ -83,6 +86,24 @@ def test_a_shell_step_starts_with_large_parameters(write, tmp_path, returns):
     assert (ran.returncode, ran.stdout) == (0, "unset\n"), ran.stderr[-300:]
     names = {"small"} if returns else {"MAGNUS_PRM_new"}
     assert set(json.loads((tmp_path / "result").read_text())["$env"]) == names
+
+
+@pytest.mark.parametrize("size", [0, LARGEST_VARIABLE])
+def test_a_text_of_a_program_becomes_no_field_of_a_pod(write, size):
+    """Kubernetes would refuse a field that does not exist, and other engines each: no later step could start."""
+    text = "[FIELD_PATH]spec.nodeName"
+    path = write(one(command_type="shell", command="echo ${LAUNCH_PARAM_x:-unset} ${x:-unset}"))
+
+    for shift in range(16) if size else [0]:
+        many = ("x" * shift + text) * (size // 16)
+        role, _ = built(path, {"x": text, "y": many})
+
+        assert not [name for name, each in role.env.items() if each.startswith(FIELD_PATH)]
+        whole = role.env.get("LAUNCH_PARAMETERS") or "".join(
+            role.env[f"LAUNCH_PARAMETERS_{at}"] for at in range(sum("LAUNCH_PARAMETERS_" in each for each in role.env))
+        )
+        assert json.loads(whole) == {"x": text, "y": many}
+        refuse_pod_fields(AppDef("a", [role]), "local")
 
 
 def test_a_function_gets_large_parameters(write, tmp_path):

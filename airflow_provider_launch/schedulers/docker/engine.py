@@ -137,7 +137,7 @@ class Engine:
                 for event in documents_in(response, skip_longer=True):
                     missing.discard(add_event(found, event))
                     if signalled:
-                        missing -= {one for one in missing if one in found and found[one].by}
+                        missing -= {one for one in missing if one in found and (found[one].by or found[one].signals)}
                     if not missing:
                         break  # the rest of the response would only arrive at `until`
         except SchedulerUnavailableError as error:

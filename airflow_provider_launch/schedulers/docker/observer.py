@@ -32,6 +32,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
 from airflow_provider_launch.schedulers.docker.creation import Creation
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, signal_number
 from airflow_provider_launch.schedulers.docker.reconcile import (
     CANCEL,
     FAIL,
@@ -458,7 +459,17 @@ class Observer:
             stops = self._engine.stops([c.id for c in containers], since, until, signalled=bool(marks))
         except SchedulerRejectedError:  # a restricted socket without events
             return set()
-        return {container.id for container in containers if container.id in stops and stops[container.id].by}
+        found = [container.id for container in containers if container.id in stops]
+        return {one for one in found if stops[one].by or self._stop_signal(one, stops[one]) in stops[one].signals}
+
+    def _stop_signal(self, container_id: str, stop: OutsideStop) -> str | None:
+        """Return the number of the signal that the engine sends first to stop a container; its image may name one."""
+        if not stop.signals:
+            return None
+        with contextlib.suppress(NotFoundError):
+            config = self._engine.inspect(container_id).get("Config") or {}
+            return signal_number(str(config.get("StopSignal") or ""))
+        return None
 
     def is_stopped(self, container: Container) -> bool:
         """Return whether a signal was sent to the container, by this observer or before it."""

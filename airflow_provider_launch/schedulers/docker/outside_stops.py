@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cachetools import LRUCache
@@ -25,6 +25,8 @@ class OutsideStop:
     """Number of restarts before."""
     ended_at: int | None = None
     """Time of its latest end, in epoch seconds by the engine's clock; None if the engine has forgotten it."""
+    signals: set[str] = field(default_factory=set)
+    """Numbers of the other signals that were sent to it."""
 
 
 def add_event(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
@@ -40,12 +42,27 @@ def add_event(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
         number = str((actor.get("Attributes") or {}).get("signal") or "")
         if number in _DEADLY:
             stop.by = _DEADLY[number]
+        elif number:
+            stop.signals.add(number)
     elif action == "die":
         at = event.get("time")
         stop.ended_at = at if isinstance(at, int) else None
     elif action == "restart":
         stop.by, stop.restarts = "", stop.restarts + 1
+        stop.signals.clear()
     return container if action == "die" and not stop.by else ""
+
+
+_SIGNAL = re.compile(r"(?:SIG)?(?P<name>[A-Z][A-Z0-9]*)(?:\+(?P<more>[0-9]{1,2}))?")
+
+
+def signal_number(text: str) -> str:
+    """Return the number of a signal as an image names it: `SIGUSR1`, `USR1`, `SIGRTMIN+3`, `10`; empty if unknown."""
+    if text.isascii() and text.isdecimal():
+        return text
+    found = _SIGNAL.fullmatch(text.upper())
+    number = getattr(signal, f"SIG{found['name']}", None) if found else None
+    return "" if found is None or number is None else str(int(number) + int(found["more"] or 0))
 
 
 _KEPT_CONTAINERS = 50_000

@@ -20,9 +20,9 @@ from airflow_provider_launch.schedulers._kit.request import (
     RoleRequest,
     assign_ports,
     common_fields,
-    is_seconds,
     format_app,
     format_role,
+    is_seconds,
     request_from_json,
 )
 from airflow_provider_launch.schedulers._kit.role_options import options_by_role
