@@ -13,6 +13,7 @@ from typing import Any
 import docker
 import pytest
 
+from airflow_provider_launch.components.utils import sh
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts, AwsBatchRunOpts
 from airflow_provider_launch.schedulers.aws_batch.registry import EcrBuilds
@@ -21,6 +22,7 @@ from airflow_provider_launch.schedulers.aws_batch.scheduler import create_schedu
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, Resource, Role, SchedulerRejectedError
+from airflow_provider_launch.specs.workspaces import Workspace
 from tests.aws_batch.conftest import described
 from tests.engines.docker.fixtures import DockerEngine
 from tests.faults import FaultProxy
@@ -111,6 +113,37 @@ class TestOfJobs:
             launched("", image_repo=f"{registry}/jobs", job_definition=definition)
 
         assert docker_proxy.matching("POST", r"/build$") == []
+
+    @pytest.mark.parametrize("of_role", [False, True], ids=["first-role", "own"])
+    def test_a_component_brings_its_workspace(
+        self, batch_queue, batch_params, docker_engine, docker_proxy, registry, project, of_role
+    ) -> None:
+        """The workspace of a launch, or that of a role."""
+        options = {"queue": batch_queue, "build_host": docker_proxy.url, "image_repo": f"{registry}/components"}
+        app = sh("cat", "mark", image=docker_engine.image, memMB=64)
+        if of_role:
+            app.roles[0].workspace = Workspace({str(project): ""})
+        with Runner("tests", scheduler_params={"aws_batch": batch_params}) as runner:
+            handle = (
+                runner.run(app, "aws_batch", options)
+                if of_role
+                else runner.run_component(
+                    "utils.sh",
+                    ["--image", docker_engine.image, "--memMB", "64", "cat", "mark"],
+                    "aws_batch",
+                    options,
+                    str(project),
+                )
+            )
+            try:
+                status = runner.wait(handle, 0.2, timeout=150)
+                lines = [*runner.log_lines(handle, "sh")]
+            finally:
+                runner.delete(handle)
+
+        assert status is not None
+        assert status.state is AppState.SUCCEEDED
+        assert [line.strip() for line in lines] == [(project / "mark").read_text()]
 
     def test_the_login_of_ecr_reaches_the_engine_and_no_request(
         self, launched, scheduler, batch_proxy, docker_proxy, batch_server
