@@ -357,19 +357,33 @@ def test_a_workspace_is_built_for_pods(
     assert api.xcoms[place.mark, "return_value"] == "here"
 
 
+@pytest.mark.engine("aws_batch")
+@pytest.mark.engine("registry")
+@pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
+@in_modes
+def test_a_workspace_is_built_for_jobs(
+    place: Place, nearby, tmp_path, docker_engine, registry, deferrable: bool
+) -> None:
+    api = FakeExecutionApi()
+    cfg = {"image_repo": f"{registry}/functions", "build_host": os.environ["DOCKER_HOST"]}
+    image = docker_engine.python_image()
+    options = {"workspace": str(tmp_path), "image": image, "cfg": cfg, "deferrable": deferrable}
+    ran = run(made(place, nearby, options=options), api)
+
+    assert ran.error is None, (ran.error, ran.lines)
+    assert api.xcoms[place.mark, "return_value"] == "here"
+
+
 @pytest.mark.parametrize(
-    ("place", "cure"),
-    [
-        pytest.param("kubernetes", "set the option image_repo", marks=pytest.mark.engine("kubernetes")),
-        pytest.param("aws_batch", "put the code into the image", marks=pytest.mark.engine("aws_batch")),
-    ],
-    indirect=["place"],
+    "place",
+    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("kubernetes", "aws_batch")],
+    indirect=True,
 )
-def test_a_workspace_that_nothing_builds_is_refused_with_the_cure(place: Place, cure: str, nearby, tmp_path) -> None:
+def test_a_workspace_without_a_repository_is_refused_with_the_cure(place: Place, nearby, tmp_path) -> None:
     ran = run(made(place, nearby, options={"workspace": str(tmp_path), "retries": 1}), FakeExecutionApi(retries=1))
 
     assert ran.state == "failed", ran.lines
-    assert cure in str(ran.error)
+    assert "set the option image_repo" in str(ran.error)
     assert place.apps() == []
 
 

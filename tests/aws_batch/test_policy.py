@@ -14,8 +14,17 @@ from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from tests.aws_batch.conftest import described
 
-UNASKED = {"iam:PassRole"}
-"""Not a call of the launcher: AWS checks it within RegisterJobDefinition."""
+UNASKED = {
+    "iam:PassRole",
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:CompleteLayerUpload",
+    "ecr:GetDownloadUrlForLayer",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+}
+"""Not calls of the launcher: AWS checks the first one within RegisterJobDefinition, the others while Docker pushes."""
 
 
 def policy(checkout) -> set[str]:
@@ -30,6 +39,7 @@ def test_the_policy_equals_the_calls(batch_server, batch_params, batch_queue, do
         "tags": "batch:TagResource",
         "GetLogEvents": "logs:GetLogEvents",
         "FilterLogEvents": "logs:FilterLogEvents",
+        "GetAuthorizationToken": "ecr:GetAuthorizationToken",
     }
     granted = policy(checkout)
     known = {action.partition(":")[2].lower(): action for action in granted if action.startswith("batch:")} | names
@@ -67,6 +77,7 @@ def test_the_policy_equals_the_calls(batch_server, batch_params, batch_queue, do
             cursors[k] = scheduler.read_logs(app_id, "main", k, cursors.get(k)).cursor
         time.sleep(0.5)
     scheduler.delete(app_id)
+    scheduler.aws.registry_login("eu-west-1")  # for workspaces
     assert scheduler.missing_permissions(batch_queue) == []
     scheduler.close()
     after: dict[str, Any] = batch_server.control()["calls"]

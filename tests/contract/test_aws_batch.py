@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
@@ -107,6 +108,7 @@ class TestAwsBatch(SchedulerContract):
             Capability.ADDRESSES,
             Capability.SERVICE_ROLES,
             Capability.DISRUPTION_RETRY,
+            Capability.WORKSPACE,
         }
     )
     timeout_s = 90.0
@@ -153,6 +155,10 @@ class TestAwsBatch(SchedulerContract):
     @pytest.fixture
     def cfg(self, batch_queue: str) -> dict[str, Any]:
         return {"queue": batch_queue}
+
+    @pytest.fixture
+    def workspace_cfg(self, cfg: dict[str, Any], registry: str) -> dict[str, Any]:
+        return {**cfg, "image_repo": f"{registry}/contract", "build_host": os.environ["DOCKER_HOST"]}
 
     @pytest.fixture
     def program_with_a_space(self) -> str:

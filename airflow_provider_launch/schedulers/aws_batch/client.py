@@ -1,4 +1,4 @@
-"""Client of AWS Batch, CloudWatch Logs and S3; translates botocore's errors."""
+"""Client of AWS Batch, CloudWatch Logs, S3 and ECR; translates botocore's errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of
@@ -246,6 +247,21 @@ class Aws:
             return None
         with contextlib.closing(found["Body"]) as body:
             return body.read(limit), found["ContentLength"]
+
+    # ---- images ------------------------------------------------------------------------------------------------------
+
+    def registry_login(self, region: str) -> tuple[str, datetime]:
+        """Return a login of ECR in a Region, base64 of `user:password`, and the time when it expires.
+
+        Raises:
+            DeniedError: GetAuthorizationToken is not allowed.
+        """
+        operation = "get_authorization_token"
+        answer = self._call(self._extra("ecr", region), self._batch_bucket, operation, {})
+        for row in _rows_in(operation, answer, "authorizationData"):
+            if "authorizationToken" in row and "expiresAt" in row:
+                return row["authorizationToken"], row["expiresAt"]
+        raise _incomplete(operation, "authorizationToken")
 
     def _extra(self, service: str, region: str | None = None) -> Any:
         """Return a client that few connections need, made on first use."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
-from airflow_provider_launch.specs.errors import UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, Role
@@ -40,6 +40,22 @@ def refuse_other_kinds(definition: Mapping[str, Any]) -> None:
             f"job definition {shown(definition)!r} (type {kind!r}) has no containerProperties, so it cannot give "
             f"defaults; describe its nodes as roles, and leave option job_definition out"
         )
+
+
+def refuse_unnamed_base(app: AppDef, cfg: Mapping[str, Any]) -> None:
+    """Refuse to build a workspace on the image of a definition.
+
+    A later revision may have another image, and a retry would then build another image and refuse its own app.
+
+    Raises:
+        InvalidAppError: a role with a workspace names no image.
+    """
+    for role in app.roles:
+        if cfg.get("job_definition") and role.workspace and role.image in {"", NONE}:
+            raise InvalidAppError(
+                f"role {role.name!r} has a workspace but no image, and the image of option job_definition may change "
+                f"between two tries; name the image on which the workspace is built"
+            )
 
 
 def shown(definition: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge, Le
 
-from airflow_provider_launch.schedulers.structured_opts import RoleValue, StructuredOpts
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, RoleValue, StructuredOpts
 from airflow_provider_launch.specs.resources import LATER
 
 
@@ -107,8 +107,8 @@ class AwsBatchConnection(StructuredOpts):
 
 
 @dataclass(frozen=True)
-class AwsBatchOpts(StructuredOpts):
-    """Options of one launch on AWS Batch."""
+class AwsBatchRunOpts(StructuredOpts):
+    """Options of one launch without those of workspaces, which only decide the names of images."""
 
     queue: Optional[str] = None
     """Job queue, by name or ARN. Required, here or in the connection."""
@@ -193,3 +193,9 @@ class AwsBatchOpts(StructuredOpts):
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds from the submission of the app after which its observers end it as FAILED. Without observers Batch ends
     each attempt at this limit, or at 60 s if that is longer. None means no limit."""
+
+
+# The options of workspaces come last in forms and pages.
+@dataclass(frozen=True)
+class AwsBatchOpts(ImageWorkspaceOpts, AwsBatchRunOpts):
+    """Options of one launch on AWS Batch."""

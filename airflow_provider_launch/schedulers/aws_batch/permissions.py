@@ -21,6 +21,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "follow": ("batch:DescribeJobs", "batch:DescribeJobDefinitions", "batch:ListJobs", "batch:DescribeJobQueues"),
     "why an app waits": ("batch:DescribeJobQueues", "batch:GetJobQueueSnapshot"),
     "logs and results": ("logs:GetLogEvents", "logs:FilterLogEvents"),
+    "workspaces in ECR": ("ecr:GetAuthorizationToken",),
     "end and delete": (
         "batch:TerminateJob",
         "batch:TagResource",

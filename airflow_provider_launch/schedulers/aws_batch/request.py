@@ -9,7 +9,7 @@ import logging
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from airflow_provider_launch.schedulers.aws_batch.container import (
     uses_shell,
 )
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
-from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts, AwsBatchRunOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -88,6 +88,8 @@ class AwsBatchRequest:
     copied_env: dict[str, str]
     given_hash: str = ""
     """Hash of app and options before they got the defaults of a job definition, which may change between two tries."""
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
+    """Image with a workspace to the (repository, tag) to which it is pushed at submission; not in the record."""
 
     @cached_property
     def app_def(self) -> AppDef:
@@ -108,7 +110,7 @@ class AwsBatchRequest:
     @cached_property
     def spec_hash(self) -> str:
         """Hash of app and options."""
-        return self.given_hash or spec_hash(self.app_def, self.opts)
+        return self.given_hash or hash_of(self.app_def, self.opts)
 
     @cached_property
     def layout(self) -> Layout:
@@ -177,6 +179,14 @@ class AwsBatchRequest:
         if opts.priority is not None:
             found["schedulingPriorityOverride"] = opts.priority
         return found
+
+
+def hash_of(app: AppDef, opts: AwsBatchOpts) -> str:
+    """Return the spec hash without the options of workspaces.
+
+    The names of the images contain what these options decide, and hashes of older apps must not change.
+    """
+    return spec_hash(app, AwsBatchRunOpts(**{item.name: getattr(opts, item.name) for item in fields(AwsBatchRunOpts)}))
 
 
 def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:

@@ -8,11 +8,12 @@ the process that gets revision 1 submits the job. This module implements the `Sc
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler, connection_from
@@ -35,6 +36,7 @@ from airflow_provider_launch.schedulers.aws_batch.job_definition import (
     app_with_defaults,
     options_with_defaults,
     refuse_other_kinds,
+    refuse_unnamed_base,
 )
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
@@ -42,7 +44,13 @@ from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
-from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
+from airflow_provider_launch.schedulers.aws_batch.registry import EcrBuilds
+from airflow_provider_launch.schedulers.aws_batch.request import (
+    AwsBatchRequest,
+    build_request,
+    format_request,
+    hash_of,
+)
 from airflow_provider_launch.schedulers.aws_batch.status import (
     CANCELLED,
     Action,
@@ -53,7 +61,6 @@ from airflow_provider_launch.schedulers.aws_batch.status import (
 )
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -65,9 +72,11 @@ from airflow_provider_launch.specs.errors import (
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_of
-from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, ImageBuilds, refuse_no_repository
 
 log = logging.getLogger(__name__)
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -77,7 +86,7 @@ _ATTEMPTS_S = 90.0
 """Maximum age of the list of attempts if many logs are followed. Polls normally read it more often."""
 
 
-class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
+class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
     """Runs an app as one job: a single container, an array, or several nodes."""
 
     name: ClassVar[str] = "aws_batch"
@@ -93,6 +102,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         Capability.VOLUME_MOUNT,
         Capability.IMAGE_ENTRYPOINT,
         Capability.DEVICE_MOUNT,
+        Capability.WORKSPACE,
     }
     poll_interval_s: ClassVar[float] = 10.0
 
@@ -106,6 +116,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         self._resubmission = Resubmission(self.aws, self._claims, self.connection.claim_wait_s)
         self._logs = CloudWatchLogs(self.aws)
         self._queues = Queues(self.aws)
+        self._ecr_builds = EcrBuilds(self.aws)
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -116,12 +127,22 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         self, app: AppDef, cfg: AwsBatchOpts | Mapping[str, Any], *, app_id: str | None = None
     ) -> AppDryRunInfo[AwsBatchRequest]:
         opts = resolve_options(AwsBatchOpts, cfg, strict=False)
+        app = dataclasses.replace(app, roles=[copy.copy(role) for role in app.roles])
+        images = self.dryrun_push_images(app, opts)
         if opts.job_definition is None:
-            return super()._submit_dryrun(app, opts, app_id=app_id)
-        definition = self.aws.existing(opts.job_definition)
+            info = super()._submit_dryrun(app, opts, app_id=app_id)
+        else:
+            info = self._with_defaults(app, opts, opts.job_definition, app_id)
+        info.request.images_to_push = images
+        return info
+
+    def _with_defaults(
+        self, app: AppDef, opts: AwsBatchOpts, name: str, app_id: str | None
+    ) -> AppDryRunInfo[AwsBatchRequest]:
+        definition = self.aws.existing(name)
         if definition is None:
             raise InvalidAppError(
-                f"option job_definition: AWS Batch has no active job definition {opts.job_definition!r} in this "
+                f"option job_definition: AWS Batch has no active job definition {name!r} in this "
                 f"account and Region; correct the name, or leave the option out"
             )
         refuse_other_kinds(definition)
@@ -129,8 +150,22 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             app_with_defaults(app, definition), options_with_defaults(opts, definition), app_id=app_id
         )
         # A new object, because the request has cached its hash.
-        request = dataclasses.replace(info.request, given_hash=spec_hash(app, opts))
+        request = dataclasses.replace(info.request, given_hash=hash_of(app, opts))
         return AppDryRunInfo(request, self._format_request)
+
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:  # noqa: ARG002 - a hook
+        refuse_no_repository(app, cfg)
+        refuse_unnamed_base(app, cfg)
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, Any], build_cache: MutableMapping[tuple[str, Workspace], str]
+    ) -> None:
+        # Here `platform` is EC2 or FARGATE, for Docker it would be an architecture.
+        given = {name: value for name, value in cfg.items() if name != "platform"}
+        super().caching_build_workspace_and_update_role(role, given, build_cache)
+
+    def _image_builds(self, cfg: Mapping[str, Any]) -> ImageBuilds:
+        return self._ecr_builds.connect(cfg) or super()._image_builds(cfg)
 
     def _build_request(self, app: AppDef, opts: AwsBatchOpts, app_id: str) -> AwsBatchRequest:
         return build_request(app, opts, app_id, os.environ)
@@ -147,6 +182,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if cached is not None and cached.jobs:
             refuse_other_spec(self.backend, request.app_id, request.spec_hash, cached.request.spec_hash)
             return request.app_id
+        if request.images_to_push:
+            builds = self._image_builds(request.opts)
+            for image, (repository, tag) in request.images_to_push.items():
+                builds.push(image, repository, tag)
         job_id = self._claims.claim(request)
         with self._catalog.mutex:
             if job_id is not None:

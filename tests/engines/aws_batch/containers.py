@@ -20,6 +20,12 @@ _EVENT_BYTES = 262_118
 _MiB = 1024 * 1024
 
 
+class _PullError(Exception):
+    def __init__(self, explanation: str) -> None:
+        super().__init__(explanation)
+        self.explanation = explanation
+
+
 class Clock:
     """The clock of the server, as seen in its answers."""
 
@@ -117,8 +123,9 @@ class Containers:
             self._run_idle(env["AWS_BATCH_JOB_ID"], attempt, started, stopped)
             return
         try:
+            self._pull(properties["image"])
             container = self._create(job, properties, env)
-        except ImageNotFound as error:
+        except (ImageNotFound, _PullError) as error:
             attempt.reason = f"CannotPullContainerError: {error.explanation}"
             attempt.stopped = now_ms()
             return
@@ -208,6 +215,16 @@ class Containers:
         with self._lock:
             self.starts[job] = self.starts.get(job, 0) + started
             self.alive[job] = self.alive.get(job, 0) + (1 if started else -1)
+
+    def _pull(self, image: str) -> None:
+        """Pull an image whose name has a registry, like the agent of ECS; other images are in the engine."""
+        host, slash, _ = image.partition("/")
+        if not slash or not any(sign in host for sign in ".:"):
+            return
+        try:
+            self._client.images.pull(image)
+        except APIError as error:
+            raise _PullError(error.explanation) from error
 
     def _create(self, job: str, properties: Mapping[str, Any], env: Mapping[str, str]) -> Any:
         linux = properties.get("linuxParameters", {})

@@ -18,6 +18,7 @@ from moto.batch import urls
 from moto.batch.exceptions import ClientException
 from moto.batch.models import BatchBackend, Job, JobDefinition, JobQueue
 from moto.batch.responses import BatchResponse
+from moto.ecr.responses import ECRResponse
 from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundException
 from moto.logs.models import LogEvent, LogStream
 from moto.logs.responses import LogsResponse
@@ -56,6 +57,7 @@ _REPLACED: Mapping[Any, tuple[str, ...]] = {
         "_get_action",
         "_get_param",
     ),
+    ECRResponse: ("call_action", "_get_action"),
     LogsResponse: ("call_action", "filter_log_events", "_get_param", "logs_backend"),
     LogStream: ("get_log_events", "put_log_events"),
     LogEvent: ("to_filter_dict",),
@@ -439,7 +441,7 @@ def answers_are_throttled_and_checked(settings: Settings) -> None:
     batch = session.get_service_model("batch")
     actions = {operation.lower(): batch.operation_model(operation) for operation in batch.operation_names}
     validator = ParamValidator()
-    plain_batch, plain_logs = BatchResponse.call_action, LogsResponse.call_action
+    plain_batch, plain_logs, plain_ecr = BatchResponse.call_action, LogsResponse.call_action, ECRResponse.call_action
 
     def call_batch(self: Any) -> Any:
         action = self._get_action()
@@ -462,8 +464,13 @@ def answers_are_throttled_and_checked(settings: Settings) -> None:
             return 400, {}, json.dumps({"__type": "ThrottlingException", "message": "Rate exceeded"})
         return plain_logs(self)
 
+    def call_ecr(self: Any) -> Any:
+        settings.admit(self._get_action())
+        return plain_ecr(self)
+
     BatchResponse.call_action = call_batch
     LogsResponse.call_action = call_logs
+    ECRResponse.call_action = call_ecr
 
 
 def _as_triple(answer: Any) -> tuple[int, Any, Any]:
