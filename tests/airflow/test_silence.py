@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from airflow_provider_launch.specs import Role
 from tests.airflow.support import FakeExecutionApi, launch, run_to_end, sh
 
 pytestmark = pytest.mark.engine("local")
@@ -45,3 +48,19 @@ def test_one_replica_that_writes_is_enough(deferrable) -> None:
 
     assert ran.error is None, ran.error
     assert api.xcoms["t", "return_value"]["roles"] == {"worker": [0, 0]}
+
+
+def test_the_stacks_of_a_program_that_hangs_are_in_the_log() -> None:
+    """As docs/pytorch.md tells it: without them the log does not show where a rank waits."""
+    program = (
+        "import faulthandler, signal, time\n"
+        "faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)\n"
+        "def all_reduce():\n    time.sleep(300)\n"
+        "print('step 0', flush=True)\nall_reduce()\n"
+    )
+    role = Role("trainer", "", entrypoint=sys.executable, args=["-c", program], num_replicas=2)
+    ran, _ = run_to_end(launch(role, silence_limit_s=3, time_limit_s=200, poll_interval_s=0.2), FakeExecutionApi())
+
+    assert "hangs: no replica has written a line for 3 s" in str(ran.error)
+    for k in range(2):
+        assert [line for line in ran.lines if line.startswith(f"[trainer/{k}]") and line.endswith("in all_reduce")]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.specs import AppState, Workspace
+from airflow_provider_launch.specs import AppDef, AppState, Role, Workspace
 from airflow_provider_launch.specs.handles import parse_app_handle
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.engine("torch"), pytest.mark.engine("local")]
@@ -106,3 +107,20 @@ def test_trainings_on_one_host_do_not_share_a_rendezvous(train) -> None:
 
     assert [result for result, _ in ended] == 3 * [{"world": 2, "file": "src/train.py"}]
     assert all(log.count(f"rank {rank} of 2, restart 0") == 1 for _, log in ended for rank in (0, 1))
+
+
+def test_torchrun_reads_the_variables_of_a_role_with_torch_env(tmp_path: Path) -> None:
+    """A program that calls torchrun itself needs no address on its command line, and rank 0 is on replica 0."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    args = ["--nproc-per-node", "2", str(tmp_path / "train.py")]
+    role = Role(
+        "train", "", entrypoint=f"{sysconfig.get_path('scripts')}/torchrun", args=args, num_replicas=2, torch_env=True
+    )
+    with Runner("s", scheduler_params={"local": {"root": str(tmp_path / "root")}}) as runner:
+        handle = runner.run(AppDef("x", [role]), "local")
+        status = runner.wait(handle, 0.2, timeout=500)
+        lines = [[*runner.log_lines(handle, "train", k)] for k in range(2)]
+
+    assert status.state is AppState.SUCCEEDED, lines
+    ranks = [sorted(line for line in each if line.startswith("rank ")) for each in lines]
+    assert ranks == [[f"rank {rank} of 4, restart 0 of 0\n" for rank in each] for each in ([0, 1], [2, 3])]

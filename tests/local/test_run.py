@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.components import dist
 from airflow_provider_launch.schedulers.local import layout, leases, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import (
@@ -22,6 +23,7 @@ from airflow_provider_launch.specs import (
     Resource,
     RetryPolicy,
     Role,
+    SchedulerRejectedError,
     macros,
 )
 from tests.support.apps import until
@@ -66,6 +68,21 @@ def test_a_port_is_leased_while_its_app_runs(apps: Apps, tmp_path) -> None:
 
     assert while_it_ran
     until(lambda: not processes.is_locked(str(lease)))
+
+
+def test_a_fixed_port_of_a_running_app_is_refused_by_the_name_of_that_app(apps: Apps, tmp_path) -> None:
+    """Two trainings with one rendezvous would meet, and the longer one would fail when the other one ends."""
+    ports = dist.ddp(script="train.py", j="2x1", rdzv_port=29732).roles[0].port_map
+    gate = Gate(tmp_path / "gate")
+    first = apps.start(sh(gate.wait, port_map=ports))
+    gate.reached()
+    second = apps.scheduler.submit_dryrun(AppDef("app", [sh("true", port_map=ports)]), {})
+    with pytest.raises(SchedulerRejectedError, match=f"wants port 29732, which app '{first}' has on .*use port 0"):
+        apps.scheduler.schedule(second)
+    gate.open()
+    apps.end(first)
+
+    assert apps.run(sh("true", port_map=ports)).state is AppState.SUCCEEDED
 
 
 def test_environment_of_the_launcher_is_not_inherited(apps: Apps, monkeypatch) -> None:
