@@ -118,7 +118,10 @@ def test_torchrun_reads_the_variables_of_a_role_with_torch_env(tmp_path: Path) -
     )
     with Runner("s", scheduler_params={"local": {"root": str(tmp_path / "root")}}) as runner:
         handle = runner.run(AppDef("x", [role]), "local")
-        status = runner.wait(handle, 0.2, timeout=500)
+        try:
+            status = runner.wait(handle, 0.2, timeout=500)
+        finally:
+            runner.cancel(handle)
         lines = [[*runner.log_lines(handle, "train", k)] for k in range(2)]
 
     assert status.state is AppState.SUCCEEDED, lines
