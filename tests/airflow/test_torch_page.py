@@ -11,12 +11,14 @@ import pytest
 from tests.airflow.test_pages import write_blocks
 from tests.airflow.versions import HAS_STORE
 from tests.support.airflow_home import migrated, run_dags
+from tests.support.repeats import SOAK
 
 pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.engine("torch"),
     pytest.mark.engine("local"),
     pytest.mark.skipif(not HAS_STORE, reason="the pages are written for the newest Airflow"),
+    pytest.mark.skipif(not SOAK, reason="its trainings take minutes; LAUNCH_SOAK=1 runs them"),
 ]
 STEP = "        optimizer.step()\n"
 FAULTS = """\
