@@ -39,9 +39,13 @@ class Form:
 
     def open_section(self, name: str) -> None:
         """Open a section if it is closed; Airflow then closes the others."""
+        from playwright.sync_api import expect
+
         head = self.dialog.get_by_role("button", name=name, exact=True)
         if head.get_attribute("aria-expanded") != "true":
             head.click()
+            # Until then, the section that was open before still seems to be open.
+            expect(head).to_have_attribute("aria-expanded", "true", timeout=60_000)
 
     def fill(self, name: str, value: Any) -> None:
         """Enter a value, as its kind of field needs it."""
