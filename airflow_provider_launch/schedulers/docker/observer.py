@@ -443,7 +443,7 @@ class Observer:
     def _stopped_by_others(self, app: App, containers: Sequence[Container], pause_s: float) -> set[str]:
         """Return the ids of containers to which the engine has sent a signal since the end was decided.
 
-        If another process decided the end, wait up to a second for its signals. Empty once they are overdue.
+        If another process decided the end, wait one to two seconds for its signals. Empty once they are overdue.
         """
         number = app.app_attempt()
         if self._decided.get(app.app_id) == number:
@@ -455,7 +455,8 @@ class Observer:
         # Services are stopped without a mark.
         since = min(marks or [container.created for container in containers])
         try:
-            until = int(now) + (1 if marks else 0)
+            # In whole seconds, of which the present one may be over at once.
+            until = int(now) + (2 if marks else 0)
             stops = self._engine.stops([c.id for c in containers], since, until, signalled=bool(marks))
         except SchedulerRejectedError:  # a restricted socket without events
             return set()
