@@ -391,12 +391,43 @@ def show_live(client: typing.Any) -> None:
     client.output = show
 
 
+def socket_folder(stack: contextlib.ExitStack, scratch: str) -> str | None:
+    """Return a folder for the sockets of a kernel; None if none can be made, which is then reached by ports.
+
+    Kernels that start at once may choose the same ports, and one of them then hangs.
+    """
+    import socket
+
+    # The path of a socket has at most 107 bytes.
+    for folder in (scratch, "/tmp"):  # noqa: S108 - the folder in it is ours alone
+        with contextlib.suppress(OSError):
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="k", dir=folder))
+            with socket.socket(socket.AF_UNIX) as one:
+                one.bind(os.path.join(made, "kernel-0"))
+            return made
+    return None
+
+
+def execute(notebook: typing.Any, start: str, scratch: str) -> None:
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
+    with contextlib.ExitStack() as stack:
+        sockets = socket_folder(stack, scratch)
+        config = {"KernelManager": {"transport": "ipc", "ip": os.path.join(sockets, "kernel")}} if sockets else {}
+        client: typing.Any = NotebookClient(
+            notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}, config=Config(config)
+        )
+        show_live(client)
+        client.execute()
+
+
 def run_notebook(
     path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str], scratch: str
 ) -> dict[str, typing.Any]:
     try:
+        import nbclient  # noqa: F401 - before anything is written
         import nbformat
-        from nbclient import NotebookClient
     except ImportError as error:
         sys.exit("a notebook needs three packages where it runs: pip install nbclient nbformat ipykernel (%s)" % error)
     if not os.path.isabs(path):
@@ -444,12 +475,8 @@ def run_notebook(
     provide = "exec(%r, {})\ndel os, sys" % PROVIDE
     cells.insert(0, new_cell(enter % (start, os.getcwd()) + provide))
 
-    client: typing.Any = NotebookClient(
-        notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": start}}
-    )
-    show_live(client)
     try:
-        client.execute()
+        execute(notebook, start, scratch)
     finally:
         del cells[0]
         if output_path:

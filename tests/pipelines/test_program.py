@@ -157,6 +157,26 @@ def test_notebooks_that_run_at_once_keep_their_values(tmp_path: Path) -> None:
     assert listed(code) == {"ten.ipynb"}
 
 
+@pytest.mark.parametrize("folder", ["scratch", "x" * 120], ids=["short", "long"])
+def test_kernels_of_notebooks_share_no_ports(tmp_path: Path, folder: str) -> None:
+    """Two that start at once chose the same port, and one hung until its start timed out."""
+    pytest.importorskip("nbclient")
+    data, scratch = tmp_path / "data", tmp_path / folder
+    data.mkdir()
+    scratch.mkdir()
+    cell = (
+        "import ipykernel; found = ipykernel.get_connection_info(unpack=True); t, ip = found['transport'], found['ip']"
+    )
+    notebook(data / "ports.ipynb", [cell])
+
+    ran = run(data, "notebook", "ports.ipynb", "", "", "t", "ip", TMPDIR=str(scratch))
+
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads((tmp_path / "result").read_text())
+    assert found["t"] == "ipc"
+    assert not Path(found["ip"]).parent.exists()
+
+
 def test_lines_of_a_notebook_come_while_it_runs(tmp_path: Path) -> None:
     pytest.importorskip("nbclient")
     data, seen = tmp_path / "data", tmp_path / "seen"
