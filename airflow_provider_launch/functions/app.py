@@ -212,11 +212,20 @@ def _written(value: Any, texts: list[str]) -> str:
         return f"{{{','.join(f'{_written(name, texts)}:{_written(each, texts)}' for name, each in value.items())}}}"
     if kind in (set, frozenset) and value:
         # Texts have another order in each process, which would be another app.
-        items = "".join(f"{_written(each, texts)}," for each in sorted(value, key=repr))
+        items = "".join(f"{_written(each, texts)}," for each in sorted(value, key=_set_order))
         return f"{{{items}}}" if kind is set else f"frozenset({{{items}}})"
     if kind in (list, tuple):
         items = "".join(f"{_written(each, texts)}," for each in value)
         return f"[{items}]" if kind is list else f"({items})" if items else "()"
+    return repr(value)
+
+
+def _set_order(value: Any) -> str:
+    """Return a key by which the elements of a set have the same order in each process, also sets and tuples of them."""
+    if type(value) is frozenset:
+        return f"{{{','.join(sorted(map(_set_order, value)))}}}"
+    if type(value) is tuple:
+        return f"({','.join(map(_set_order, value))})"
     return repr(value)
 
 

@@ -73,12 +73,13 @@ def test_equal_calls_give_equal_apps() -> None:
     assert function_app(share, [[1]]) == function_app(share, [[1]])
 
 
-def test_the_order_of_a_set_changes_no_app() -> None:
+@pytest.mark.parametrize("text", ["%s", "{frozenset(%s), frozenset({4})}", "{(frozenset(%s),), (frozenset({4}),)}"])
+def test_the_order_of_a_set_changes_no_app(text: str) -> None:
     """Texts have another order in each process; numbers of equal remainders in that of the set."""
-    texts = ["{8, 0}", "{0, 8}"]
+    sets = ["{8, 0}", "{0, 8}"]
 
-    assert [*eval(texts[0])] != [*eval(texts[1])]
-    assert _divided({"x": texts[0]}) == _divided({"x": texts[1]})
+    assert [*eval(sets[0])] != [*eval(sets[1])]
+    assert _divided({"x": text % sets[0]}) == _divided({"x": text % sets[1]})
 
 
 def test_the_name_of_the_result_shows_in_the_command() -> None:

@@ -1,4 +1,4 @@
-"""Installs the plug-ins of this folder, as pip would."""
+"""Installs the plug-ins of this folder, as pip would, and starts the queue of task spooler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.connections.plugin_types import plugin_scheduler
+from airflow_provider_launch.schedulers.queue import QueueScheduler
+from tests.plugins.tsp_engine import TspEngine
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,3 +51,24 @@ def install(
         sys.modules.pop(module, None)
     plugin_scheduler.cache_clear()
     importlib.invalidate_caches()
+
+
+@pytest.fixture
+def engine(install: Callable[[str], Path], tmp_path: Path) -> Iterator[TspEngine]:
+    """A queue that runs one job at a time."""
+    install("launch_tsp")
+    engine = TspEngine(tmp_path)
+    engine.tsp("-S", "1")
+    yield engine
+    engine.tsp("-K")
+
+
+@pytest.fixture
+def scheduler(engine: TspEngine) -> Iterator[QueueScheduler]:
+    """A scheduler of this queue; its apps are deleted."""
+    import launch_tsp
+
+    scheduler = launch_tsp.create_scheduler("test", root=str(engine.root), socket=engine.socket)
+    yield scheduler
+    for row in scheduler.list():
+        scheduler.delete(row.app_id)

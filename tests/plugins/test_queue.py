@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,28 +16,8 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.states import is_terminal
-from tests.plugins.test_tsp import TspEngine
 
 pytestmark = pytest.mark.engine("task-spooler")
-
-
-@pytest.fixture
-def engine(install: Callable[[str], Path], tmp_path: Path) -> Iterator[TspEngine]:
-    install("launch_tsp")
-    engine = TspEngine(tmp_path)
-    engine.tsp("-S", "1")
-    yield engine
-    engine.tsp("-K")
-
-
-@pytest.fixture
-def scheduler(engine: TspEngine) -> Iterator[QueueScheduler]:
-    import launch_tsp
-
-    scheduler = launch_tsp.create_scheduler("test", root=str(engine.root), socket=engine.socket)
-    yield scheduler
-    for row in scheduler.list():
-        scheduler.delete(row.app_id)
 
 
 def launch(scheduler: QueueScheduler, script: str, **cfg: object) -> str:

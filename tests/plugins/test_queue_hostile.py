@@ -22,29 +22,10 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-from tests.plugins.test_tsp import REAL, TspEngine
+from tests.plugins.tsp_engine import TspEngine
 from tests.support.local import lock_holder
 
-pytestmark = pytest.mark.skipif(not REAL, reason="needs tsp: apt install task-spooler")
-
-
-@pytest.fixture
-def engine(install: Callable[[str], Path], tmp_path: Path) -> Iterator[TspEngine]:
-    install("launch_tsp")
-    engine = TspEngine(tmp_path)
-    engine.tsp("-S", "1")
-    yield engine
-    engine.tsp("-K")
-
-
-@pytest.fixture
-def scheduler(engine: TspEngine) -> Iterator[QueueScheduler]:
-    import launch_tsp
-
-    scheduler = launch_tsp.create_scheduler("test", root=str(engine.root), socket=engine.socket)
-    yield scheduler
-    for row in scheduler.list():
-        scheduler.delete(row.app_id)
+pytestmark = pytest.mark.engine("task-spooler")
 
 
 def launch(scheduler: QueueScheduler, script: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,31 +11,10 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.testing import SchedulerContract
-from tests.plugins.queue_engine import QueueEngine
+from tests.plugins.tsp_engine import TspEngine
 from tests.support import app_folders
 
-REAL = shutil.which("tsp") or ""
 pytestmark = pytest.mark.engine("task-spooler")
-
-
-class TspEngine(QueueEngine):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.socket = str(folder / "socket")
-        self.counted(REAL)
-
-    def tsp(self, *args: str) -> str:
-        done = subprocess.run(
-            [REAL, *args],
-            env={**os.environ, "TS_SOCKET": self.socket, "TS_MAXFINISHED": "10000", "TS_MAXCONN": "2000"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout
-
-    def listed(self, app_id: str) -> int:
-        return self.tsp("-l").count(f"[{app_id}]")
 
 
 class TestTsp(SchedulerContract):
