@@ -22,6 +22,8 @@ def connection_form(connection: type[StructuredOpts], launch: type[StructuredOpt
     form: dict[str, dict[str, Any]] = {}
     for cls in (connection, launch):
         for name, schema in json_schema_fields(cls).items():
+            if name in form:
+                continue  # the field of the connection is the default of the option
             form[name] = {
                 "label": _label(name),
                 "description": _help(name, schema),

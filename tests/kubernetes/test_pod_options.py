@@ -16,7 +16,6 @@ from airflow_provider_launch.schedulers.kubernetes.request import build_request,
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Resource, Role
-from airflow_provider_launch.specs.errors import InvalidRunConfigException
 from airflow_provider_launch.specs.overlays import set_overlay
 
 
@@ -104,11 +103,6 @@ def test_wrong_options_are_refused(opts: dict[str, Any], text: str) -> None:
         pod(**opts)
 
 
-def test_namespace_is_refused_as_a_field_of_the_connection() -> None:
-    with pytest.raises(InvalidRunConfigException, match="'namespace'; namespace is a field of the connection; use one"):
-        KubernetesOpts.as_runopts().registered({"namespace": "team-a"}, strict=True)
-
-
 def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
     """DAGs with KubernetesPodOperator are full of them."""
     volume = k8s.V1Volume(name="v", persistent_volume_claim=k8s.V1PersistentVolumeClaimVolumeSource(claim_name="c"))
@@ -191,7 +185,7 @@ def test_the_hash_of_an_older_app_does_not_change() -> None:
 
 LATER = {
     "env_configmaps", "env_from_configmaps", "volumes", "volume_mounts", "init_containers", "sidecars", "host_aliases",
-    "ports", "runtime_class", "pod_template", "by_role", "result_image",
+    "ports", "runtime_class", "pod_template", "by_role", "result_image", "namespace", "context",
 }  # fmt: skip
 
 # ---- the container of results ----------------------------------------------------------------------------------------

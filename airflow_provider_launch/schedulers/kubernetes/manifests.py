@@ -203,7 +203,9 @@ def format_request(request: KubernetesRequest) -> str:
     lines = [format_app(request.app_id, request.name, "", request.time_limit_s)]
     record = record_body(request)
     record["metadata"]["annotations"][Annotation.REQUEST] = "(this request without values, packed)"
-    lines.append(f"POST services\n{_shown(masked_document(record))}")
+    chosen = {"namespace": request.namespace, "context": request.context}
+    where = "".join(f" {name}={value}" for name, value in chosen.items() if value is not None)
+    lines.append(f"POST services{where}\n{_shown(masked_document(record))}")
     for role in request.roles:
         image = masked_text(role.container["image"])
         lines += format_role(role.name, role.num_replicas, image, policy=role.policy, max_retries=role.max_retries)
@@ -217,7 +219,7 @@ def format_request(request: KubernetesRequest) -> str:
             shown = [{**item, "value": values[item["name"]]} if "value" in item else item for item in given]
             container.update({"env": shown} if shown else {})
             container.update({"args": masked_args(container["args"])} if container.get("args") else {})
-        lines.append(f"POST jobs\n{_shown(masked_document(job))}")
+        lines.append(f"POST jobs{where}\n{_shown(masked_document(job))}")
     return "\n".join(lines)
 
 

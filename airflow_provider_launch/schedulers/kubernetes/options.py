@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 from annotated_types import Ge
 
@@ -38,6 +37,14 @@ class KubernetesConnection(StructuredOpts):
     kubernetes_conn_id: Optional[str] = field(default=None, metadata=LATER)
     """Connection of Airflow of type `kubernetes` that has the cluster, its credentials and the
     namespace. Options that are set here override it."""
+
+    namespaces: Optional[list[str]] = field(default=None, metadata=LATER)
+    """Further namespaces, from which tasks choose by option `namespace`. None means that all apps run in the namespace
+    of the connection. The permissions are needed in each of them."""
+
+    contexts: Optional[list[str]] = field(default=None, metadata=LATER)
+    """Further contexts of the kubeconfig, from which tasks choose by option `context`. Each of them needs all
+    `namespaces`."""
 
     timeout_s: Annotated[float, Ge(1)] = 30.0
     """Seconds after which a request without an answer fails."""
@@ -192,6 +199,12 @@ class _RunOpts(StructuredOpts):
     """Seconds for which an ended app stays readable, with the logs that the nodes still have, unless it is deleted
     earlier. None means until it is deleted."""
 
+    namespace: Optional[str] = field(default=None, metadata=LATER)
+    """Namespace of the app, one of `namespaces` of the connection. None means that of the connection."""
+
+    context: Optional[str] = field(default=None, metadata=LATER)
+    """Context of the kubeconfig, one of `contexts` of the connection. None means that of the connection."""
+
     overlay: Optional[dict[str, Any]] = None
     """Fields without an option, merged into the request: `pod`, `container`, `job` and `service` hold parts of their
     specs, in the spelling of Kubernetes. Objects merge, lists are appended to, null removes."""
@@ -201,8 +214,3 @@ class _RunOpts(StructuredOpts):
 @dataclass(frozen=True)
 class KubernetesOpts(ImageWorkspaceOpts, _RunOpts):
     """Options of one launch on Kubernetes."""
-
-    unknown_cures: ClassVar[Mapping[str, str]] = {
-        name: f"{name} is a field of the connection; use one connection for each {name}"
-        for name in ("namespace", "context")
-    }

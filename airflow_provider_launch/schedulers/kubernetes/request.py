@@ -81,6 +81,8 @@ _OF_APP = frozenset(
         "security",
         "time_limit_s",
         "ttl_s",
+        "namespace",
+        "context",
         *(item.name for item in dataclasses.fields(ImageWorkspaceOpts)),
     }
 )
@@ -134,6 +136,9 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Image of the container that returns the results of the first role."""
     security: str = "none"
     """The option of that name; `restricted` if the namespace requires it."""
+    namespace: str | None = None
+    context: str | None = None
+    """Where the app runs, if the task has chosen it."""
     is_whole: bool = True
     """Whether it has arguments and values of variables; a Service has neither, because more users may read it."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -279,6 +284,8 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         on_outside_stop=opts.on_outside_stop,
         has_overlay=bool(overlay),
         security=opts.security,
+        namespace=opts.namespace,
+        context=opts.context,
         app=app_to_dict(app),
     )
     _refuse_queued(request)

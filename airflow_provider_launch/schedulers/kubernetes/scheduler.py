@@ -1,4 +1,4 @@
-"""The Kubernetes scheduler: apps as Indexed Jobs of one namespace.
+"""The Kubernetes scheduler: apps as Indexed Jobs of one namespace. `several` is that of several namespaces.
 
 All state is in the cluster, so every process that reaches it sees the same apps. This module implements the `Scheduler`
 interface; `claims` claims names, `catalog` reads apps, and `observer` does what Kubernetes does not do by itself: it
@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
@@ -56,6 +56,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import (
 )
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.places import connection_to, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
@@ -74,6 +75,7 @@ from airflow_provider_launch.schedulers.kubernetes.result_container import (
     result_bytes,
     size_of,
 )
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
     is_missing_source,
@@ -97,6 +99,9 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, refuse_no_repository
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +171,13 @@ class KubernetesScheduler(
         self._logs = AttemptsLog(self.cluster)
         self._records_at = time.monotonic()
 
+    @classmethod
+    def create(cls, session_name: str, **kwargs: Any) -> Self:
+        made = super().create(session_name, **kwargs)
+        if made.connection.namespaces or made.connection.contexts:
+            return cast("Self", SeveralNamespacesScheduler(session_name, made.connection))
+        return made
+
     # ---- submit ------------------------------------------------------------------------------------------------------
 
     def _app_slug(self, name: str) -> str:
@@ -173,6 +185,7 @@ class KubernetesScheduler(
 
     def _build_request(self, app: AppDef, opts: KubernetesOpts, app_id: str) -> KubernetesRequest:
         app = copy.deepcopy(app) if any(role.workspace for role in app.roles) else app
+        place_of(self.connection, opts.context, opts.namespace)
         images = self.dryrun_push_images(app, opts)
         request = build_request(app, opts, app_id, os.environ)
         request.images_to_push = images
@@ -653,6 +666,19 @@ class KubernetesScheduler(
             if not pods and any(pod.number > attempt for pod in every):
                 return "its pod was removed, and its log with it"
         return ""
+
+
+class SeveralNamespacesScheduler(SeveralNamespaces, KubernetesScheduler):
+    """The scheduler of a connection with several namespaces or clusters, each of which has a scheduler of its own."""
+
+    def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
+        super().__init__(session_name, connection)
+        places = places_of(self.connection)
+        self.use({place: KubernetesScheduler(session_name, connection_to(self.connection, place)) for place in places})
+
+    def close(self) -> None:
+        SeveralNamespaces.close(self)
+        KubernetesScheduler.close(self)
 
 
 create_scheduler = KubernetesScheduler.create
