@@ -1,6 +1,6 @@
 """The contract of the Kubernetes scheduler, on a real cluster behind a proxy that counts and breaks its requests.
 
-The scheduler has only the permissions of the Role in the docs.
+The scheduler has only the permissions of the Role of our page.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class KubernetesEngineView(StreamingEngine):
 
 @pytest.fixture(scope="module")
 def limited(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, checkout: Path) -> Path:
-    """A user with exactly the Role of the docs."""
+    """A user with exactly the Role of our page."""
     return kubernetes_engine.limited(kubernetes_namespace, rules_of_the_page(checkout))
 
 

@@ -150,6 +150,17 @@ def test_helpers_of_other_folders_count_if_they_are_named():
     assert "tests/airflow/support.py" in model
 
 
+def test_of_the_page_of_kubernetes_only_the_role_counts(monkeypatch):
+    test, kubernetes = "tests/contract/test_kubernetes.py", frozenset({"kubernetes"})
+    content_key = passed_before.content_key.__wrapped__
+    before = content_key(test, kubernetes)
+
+    assert not [name for name in reachable(test, kubernetes) if name.startswith("docs/")]
+    monkeypatch.setattr(passed_before, "rules_of_the_page", rules := lambda _: [{"verbs": ["get"]}])
+    rules.__name__ = "rules_of_the_page"
+    assert content_key(test, kubernetes) != before
+
+
 def test_only_what_a_program_can_notice_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(passed_before, "CHECKOUT", tmp_path)
 

@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.role_page import rules_of_the_page
+
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = "airflow_provider_launch"
 KEPT_S = 7 * 24 * 3600
@@ -145,6 +147,8 @@ def content_key(test: str, backends: frozenset[str]) -> str:
     digest = hashlib.sha256(f"{sys.version} {_versions()}".encode())
     for name in reachable(test, backends):
         digest.update(f"{name} {_hashes()[name]}\n".encode())
+    if rules_of_the_page.__name__ in _text(test):
+        digest.update(repr(rules_of_the_page(CHECKOUT)).encode())
     return digest.hexdigest()
 
 

@@ -19,7 +19,8 @@ def remove_managed(client: docker.DockerClient, wanted: Callable[[str], bool] = 
     """
     removed = []
     for row in client.api.containers(all=True, filters={"label": MANAGED}):
-        name = row["Names"][0].lstrip("/")
+        # An older engine can list a removed container without a name.
+        name = (row["Names"] or [row["Id"]])[0].lstrip("/")
         if wanted(name):
             with contextlib.suppress(NotFound):
                 client.api.remove_container(row["Id"], v=True, force=True)
