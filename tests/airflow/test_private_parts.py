@@ -19,7 +19,7 @@ PARTS = {
     "airflow.listeners": ["hookimpl"],
     "airflow.models": ["Connection"],
     "airflow.sdk.execution_time": ["task_runner"],
-    "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields"],
+    "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields", "SetXCom", "_RequestFrame"],
     "airflow.sdk.execution_time.context": ["NEVER_EXPIRE"],
     "airflow.sdk.execution_time.task_runner": ["RuntimeTaskInstance", "SUPERVISOR_COMMS"],
     "airflow.sdk.log": ["redact"],
