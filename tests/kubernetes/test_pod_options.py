@@ -94,6 +94,14 @@ def test_variables_come_from_configmaps_and_secrets() -> None:
         ({"init_containers": [{"image": "i"}]}, "option init_containers: a container is named None"),
         ({"by_role": {"other": {}}}, "option by_role: the app has no role 'other'; its roles are 'main'"),
         ({"by_role": {"main": {"queue": "q"}}}, "option by_role: role 'main' has 'queue', which applies to the whole"),
+        (
+            {"by_role": {"main": {"overlay": {"job": {"suspend": True}}}}},
+            "role 'main' has overlay.job; use an overlay V1",
+        ),
+        (
+            {"by_role": {"main": {"overlay": {"service": {"type": "x"}}}}},
+            "role 'main' has overlay.service; set it outs",
+        ),
         ({"by_role": {"main": {"tolerance": 1}}}, "option by_role: role 'main': unknown option 'tolerance'"),
         ({"by_role": {"main": {"shm_size_mb": -1}}}, "option by_role: role 'main': .*shm_size_mb"),
     ],

@@ -251,6 +251,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         )
     overlay = checked_overlay(opts.overlay or {})
     role_opts = options_by_role(app, opts, _OF_APP)
+    _refuse_overlays_of_app(opts)
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
     # The user's labels win.
@@ -297,6 +298,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
             f"put large args and env into a file of the image or of a volume"
         )
     return request
+
+
+def _refuse_overlays_of_app(opts: KubernetesOpts) -> None:
+    """Refuse parts of an overlay in `by_role` that do not differ by role."""
+    cures = {"job": "use an overlay V1Job of the role", "service": "set it outside of by_role; an app has one Service"}
+    for name, given in (opts.by_role or {}).items():
+        for kind in sorted(cures.keys() & (given.get("overlay") or {}).keys()):
+            raise InvalidAppError(f"option by_role: role {name!r} has overlay.{kind}; {cures[kind]}")
 
 
 def _role_request(role: Role, slug: str, opts: KubernetesOpts, environ: Mapping[str, str]) -> KubernetesRole:

@@ -4,8 +4,8 @@ Ids and handles do not name the namespace: an app is found by its record in the 
 So the apps of a connection stay readable when it gets further namespaces. An app counts as missing only after all of
 these namespaces have answered.
 
-An id starts in one namespace only: each launch first claims it in its own namespace, and then looks for it in the
-others. Of two launches at the same time at least one sees the other's claim. It takes its own back, and tries again
+An id starts in one namespace only: each launch first claims it in its own namespace, and then searches for it in the
+others. If two launch at the same time, at least one sees the claim of the other. It takes its own back, and tries again
 after a random pause. Only a launch starts an app, so a claim that is taken back has started nothing.
 """
 
