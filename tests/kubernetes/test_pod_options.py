@@ -371,7 +371,7 @@ def test_a_template_that_cannot_be_kept_is_refused(change: dict[str, Any], text:
 
 def test_other_parts_of_a_template_are_refused_by_name() -> None:
     spec = {"containers": [{"name": "base"}]}
-    with pytest.raises(InvalidAppError, match=r"metadata\.namespace cannot be used; name it in the connection"):
+    with pytest.raises(InvalidAppError, match=r"metadata\.namespace cannot be used; use option namespace"):
         pod(pod_template={"kind": "Pod", "metadata": {"namespace": "x"}, "spec": spec})
     with pytest.raises(InvalidAppError, match="kind is 'Job'"):
         pod(pod_template={"kind": "Job", "spec": {}})
