@@ -55,7 +55,8 @@ def config_and_secret(kubernetes_engine, kubernetes_namespace, unique) -> Any:
 
 
 @pytest.mark.engine("kubernetes")
-def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes_engine, config_and_secret):
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes_engine, config_and_secret, deferrable):
     from kubernetes.client import models as k8s
 
     name, image = config_and_secret, kubernetes_engine.image
@@ -105,6 +106,7 @@ def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes
             "host_aliases": [k8s.V1HostAlias(ip="10.1.2.3", hostnames=["store"])],
         },
         time_limit_s=120,
+        deferrable=deferrable,
         start_limit_s=60,
         on_finish="delete_succeeded",
     )

@@ -92,6 +92,10 @@ def test_variables_come_from_configmaps_and_secrets() -> None:
         ({"env_configmaps": {"LAUNCH_X": "a/b"}}, "variable LAUNCH_X is set by the launcher"),
         ({"sidecars": [{"name": "main", "image": "i"}]}, "option sidecars: a container is named 'main'"),
         ({"init_containers": [{"image": "i"}]}, "option init_containers: a container is named None"),
+        (
+            {"image_pull_secrets": [{"secret": "a"}]},
+            "an object has the fields secret; it needs 'name' and nothing else",
+        ),
         ({"by_role": {"other": {}}}, "option by_role: the app has no role 'other'; its roles are 'main'"),
         ({"by_role": {"main": {"queue": "q"}}}, "option by_role: role 'main' has 'queue', which applies to the whole"),
         (
@@ -129,6 +133,7 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
         volumes=[volume],
         volume_mounts=[k8s.V1VolumeMount(name="v", mount_path="/v", sub_path="a")],
         sidecars=[sidecar],
+        image_pull_secrets=[k8s.V1LocalObjectReference(name="registry"), "other"],
         overlay={"pod": k8s.V1PodSpec(containers=None, host_network=True, local_vars_configuration=NO_CHECKS)},
     )
 
@@ -143,6 +148,7 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
     assert found["volumes"] == [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert found["containers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/v", "subPath": "a"}]
     assert found["containers"][1]["env"] == [{"name": "A", "value": "1"}]
+    assert found["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
     assert found["hostNetwork"] is True
 
 

@@ -455,7 +455,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "priorityClassName": opts.priority_class,
         "tolerations": opts.tolerations,
         "affinity": opts.affinity,
-        "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
+        "imagePullSecrets": [_pull_secret(given) for given in opts.image_pull_secrets or []],
         "initContainers": _side_containers("init_containers", opts.init_containers),
         "containers": _side_containers("sidecars", opts.sidecars),
         "hostAliases": opts.host_aliases,
@@ -465,6 +465,17 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     if volumes := _volumes(role, opts):
         body["volumes"] = volumes
     return body
+
+
+def _pull_secret(given: str | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(given, str):
+        return {"name": given}
+    if given.keys() != {"name"}:
+        raise InvalidAppError(
+            f"option image_pull_secrets: an object has the fields {', '.join(sorted(given)) or '(none)'}; "
+            f"it needs 'name' and nothing else"
+        )
+    return dict(given)
 
 
 def _side_containers(option: str, given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
