@@ -207,12 +207,12 @@ def test_indices_of_a_mapped_task_run_in_two_namespaces(place, deferrable) -> No
 
 def test_the_clean_up_cancels_apps_of_all_namespaces_whose_tasks_are_over(place) -> None:
     names = [place.own, place.other, place.own, place.other]
-    tasks = [place.task("exec sleep 300", name, f"-{n}", wait=False) for n, name in enumerate(names)]
+    tasks = [place.task("exec sleep 300", name, f"-{n}", deferrable=True) for n, name in enumerate(names)]
     for task in tasks:
         run_task(task, FakeExecutionApi())
     over = {task.task_id for task in tasks[:2]}
 
-    def ask(keys: Any, _has_seen: Any) -> dict[Any, str | None]:
+    def ask(keys: Any) -> dict[Any, str | None]:
         return {key: "failed" if key.task_id in over else "running" for key in keys}
 
     hook = LaunchHook.for_connection(CONN)

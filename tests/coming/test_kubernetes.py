@@ -139,7 +139,7 @@ def log_of(kubernetes_engine, namespace: str, name: str) -> str:
 
     core = CoreV1Api(kubernetes_engine.client)
     (pod,) = [one for one in core.list_namespaced_pod(namespace).items if one.metadata.name.startswith(name)]
-    text = core.read_namespaced_pod_log(pod.metadata.name, namespace)
+    text = core.read_namespaced_pod_log(pod.metadata.name, namespace, _preload_content=False).data.decode()
     core.delete_namespaced_pod(pod.metadata.name, namespace)
     return str(text)
 
