@@ -251,6 +251,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         )
     overlay = checked_overlay(opts.overlay or {})
     role_opts = options_by_role(app, opts, _OF_APP)
+    _refuse_overlays_of_app(opts)
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
     # The user's labels win.
@@ -297,6 +298,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
             f"put large args and env into a file of the image or of a volume"
         )
     return request
+
+
+def _refuse_overlays_of_app(opts: KubernetesOpts) -> None:
+    """Refuse parts of an overlay in `by_role` that do not differ by role."""
+    cures = {"job": "use an overlay V1Job of the role", "service": "set it outside of by_role; an app has one Service"}
+    for name, given in (opts.by_role or {}).items():
+        for kind in sorted(cures.keys() & (given.get("overlay") or {}).keys()):
+            raise InvalidAppError(f"option by_role: role {name!r} has overlay.{kind}; {cures[kind]}")
 
 
 def _role_request(role: Role, slug: str, opts: KubernetesOpts, environ: Mapping[str, str]) -> KubernetesRole:
@@ -446,7 +455,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "priorityClassName": opts.priority_class,
         "tolerations": opts.tolerations,
         "affinity": opts.affinity,
-        "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
+        "imagePullSecrets": [_pull_secret(given) for given in opts.image_pull_secrets or []],
         "initContainers": _side_containers("init_containers", opts.init_containers),
         "containers": _side_containers("sidecars", opts.sidecars),
         "hostAliases": opts.host_aliases,
@@ -456,6 +465,17 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     if volumes := _volumes(role, opts):
         body["volumes"] = volumes
     return body
+
+
+def _pull_secret(given: str | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(given, str):
+        return {"name": given}
+    if given.keys() != {"name"}:
+        raise InvalidAppError(
+            f"option image_pull_secrets: an object has the fields {', '.join(sorted(given)) or '(none)'}; "
+            f"it needs 'name' and nothing else"
+        )
+    return dict(given)
 
 
 def _side_containers(option: str, given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:

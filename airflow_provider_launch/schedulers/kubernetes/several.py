@@ -3,13 +3,19 @@
 Ids and handles do not name the namespace: an app is found by its record in the namespaces that the connection allows.
 So the apps of a connection stay readable when it gets further namespaces. An app counts as missing only after all of
 these namespaces have answered.
+
+An id starts in one namespace only: each launch first claims it in its own namespace, and then searches for it in the
+others. If two launch at the same time, at least one sees the claim of the other. It takes its own back, and tries again
+after a random pause. Only a launch starts an app, so a claim that is taken back has started nothing.
 """
 
 from __future__ import annotations
 
 import builtins
+import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk, Stream
@@ -41,6 +47,12 @@ if TYPE_CHECKING:
 
 
 _KEPT_APPS = 5000
+_ROUNDS, _PAUSE_S = 5, 0.5
+"""How often a launch claims an id that another one claims at the same time, and the longest first pause."""
+
+
+class _ClaimedTwiceError(AppConflictError):
+    """Two launches have claimed the same id in two namespaces; this one has taken its claim back."""
 
 
 class SeveralNamespaces:
@@ -94,11 +106,15 @@ class SeveralNamespaces:
                 del self._found[app_id]
         return located
 
-    def _having(self, ids: builtins.list[str]) -> tuple[dict[str, builtins.list[_Scheduler]], LaunchError | None]:
+    def _having(
+        self, ids: builtins.list[str], but: tuple[str, str] | None = None
+    ) -> tuple[dict[str, builtins.list[_Scheduler]], LaunchError | None]:
         """Return the schedulers of the namespaces that have each app, and the first error of a namespace."""
         found: dict[str, builtins.list[_Scheduler]] = {app_id: [] for app_id in ids}
         failure: LaunchError | None = None
         for scheduler in self._distinct() if ids else ():
+            if _address(scheduler) == but:
+                continue
             try:
                 documents, _ = scheduler.cluster.list("services", selector(ids))
             except LaunchError as error:
@@ -133,17 +149,33 @@ class SeveralNamespaces:
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
         request = dryrun_info.request
         at = self._schedulers[place_of(self.connection, request.context, request.namespace)]
-        # A claim excludes other apps of the id in its own namespace only, so check the other namespaces, too.
-        found = self._search(request.app_id)
-        if found is not None and _address(found) != _address(at):
-            raise AppConflictError(
-                f"app {request.app_id!r} exists in namespace {found.cluster.namespace!r}, and this launch names "
-                f"{at.cluster.namespace!r}; nothing was started. Delete that app, or choose its namespace"
-            )
-        app_id = at.schedule(dryrun_info)
+        for tried in range(1, _ROUNDS + 1):
+            found = self._search(request.app_id)
+            if found is not None and _address(found) != _address(at):
+                raise _conflict(request.app_id, at, [found])
+            try:
+                app_id = at.schedule(dryrun_info)
+                break
+            except _ClaimedTwiceError:
+                if tried == _ROUNDS:
+                    raise
+                time.sleep(random.uniform(0, _PAUSE_S * 2**tried))  # noqa: S311 - not a secret
         with self._mutex:
             self._found[app_id] = at
         return app_id
+
+    def checker_of(self, place: Place) -> Callable[[str], None]:
+        """Return a check that refuses an id claimed in one namespace if another has it, too."""
+
+        def check_claim(app_id: str) -> None:
+            at = self._schedulers[place]
+            found, failure = self._having([app_id], but=_address(at))
+            if failure is not None:
+                raise failure
+            if found[app_id]:
+                raise _conflict(app_id, at, found[app_id], _ClaimedTwiceError)
+
+        return check_claim
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +251,16 @@ class SeveralNamespaces:
 
 def _address(scheduler: _Scheduler) -> tuple[str, str]:
     return scheduler.cluster.url, scheduler.cluster.namespace
+
+
+def _conflict(
+    app_id: str, at: _Scheduler, others: Iterable[_Scheduler], kind: type[AppConflictError] = AppConflictError
+) -> AppConflictError:
+    names = " and ".join(repr(other.cluster.namespace) for other in others)
+    return kind(
+        f"app {app_id!r} exists in namespace {names}, and this launch names {at.cluster.namespace!r}; "
+        f"nothing was started. Delete that app, or choose its namespace"
+    )
 
 
 def _described(
