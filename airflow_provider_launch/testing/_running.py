@@ -71,7 +71,7 @@ class RunningTests(ContractBase):
         assert found.app_id == app_id
         assert replicas(found)["main", 0].exit_code == 0
         assert apps.lines(app_id) == ["hello\n"]
-        assert apps.engine.starts(app_id) in {None, 1}
+        apps.expect_starts(app_id, 1)
 
     def test_several_roles_run_at_the_same_time(self, apps: Apps) -> None:
         """The replicas of a distributed app talk to each other; started one after the other they wait for ever."""
@@ -95,7 +95,7 @@ class RunningTests(ContractBase):
         assert found.state is AppState.SUCCEEDED
         assert sorted(replicas(found)) == [("main", k) for k in range(count)]
         assert [apps.lines(app_id, k=k) for k in range(count)] == [[f"replica {k}\n"] for k in range(count)]
-        assert apps.engine.starts(app_id) in {None, count}
+        apps.expect_starts(app_id, count)
 
     def test_a_replica_learns_who_it_is(self, apps: Apps) -> None:
         """Programs that do not use macros read their identity from these variables."""
