@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,10 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-from airflow_provider_launch.specs.states import is_terminal
+from tests.plugins.queue_engine import launch
+from tests.support.apps import until_state
 
 pytestmark = pytest.mark.engine("task-spooler")
-
-
-def launch(scheduler: QueueScheduler, script: str, **cfg: object) -> str:
-    app = AppDef("app", [Role("main", "/", entrypoint="sh", args=["-c", script])])
-    return scheduler.schedule(scheduler.submit_dryrun(app, cfg))
-
-
-def until_state(scheduler: QueueScheduler, app_id: str, state: AppState):
-    deadline = time.monotonic() + 30
-    while True:
-        found = scheduler.describe(app_id)
-        assert found
-        if found.state is state:
-            return found
-        assert not is_terminal(found.state), found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
 
 
 def test_an_app_waits_for_its_turn_with_a_message(scheduler) -> None:

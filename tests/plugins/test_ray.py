@@ -20,10 +20,9 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
-from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.faults.pipe import TcpPipe
-from tests.support import app_folders
+from tests.support import app_folders, apps
 
 pytestmark = [
     pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs Ray; make ray installs it and runs this"),
@@ -202,15 +201,7 @@ def launch(scheduler: Scheduler[Any], script: str, *, gpu: int = 0, **cfg: objec
 
 
 def until_state(scheduler: Scheduler[Any], app_id: str, state: AppState) -> DescribeAppResponse:
-    deadline = time.monotonic() + TestRay.timeout_s
-    while True:
-        found = scheduler.describe(app_id)
-        assert found
-        if found.state is state:
-            return found
-        assert not is_terminal(found.state), found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
+    return apps.until_state(scheduler, app_id, state, TestRay.timeout_s)
 
 
 def test_each_replica_has_gpus_of_its_own(scheduler: Scheduler[Any]) -> None:

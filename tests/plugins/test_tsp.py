@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
-from airflow_provider_launch.testing import SchedulerContract
 from tests.plugins.tsp_engine import TspEngine
-from tests.support import app_folders
+from tests.support.host_contract import HostContract
 
 pytestmark = pytest.mark.engine("task-spooler")
 
 
-class TestTsp(SchedulerContract):
+class TestTsp(HostContract):
     factory = "launch_tsp:create_scheduler"
     capabilities = frozenset(
         {
@@ -40,17 +39,8 @@ class TestTsp(SchedulerContract):
         return {"root": str(engine.root), "socket": engine.socket}
 
     @pytest.fixture
-    def unreachable_params(self, tmp_path: Path) -> dict[str, Any]:
-        (tmp_path / "file").touch()
-        return {"root": str(tmp_path / "file" / "root"), "socket": str(tmp_path / "none")}
-
-    @pytest.fixture
-    def image(self, tmp_path: Path) -> str:
-        return str(tmp_path)
-
-    @pytest.fixture
-    def program_with_a_space(self, tmp_path: Path) -> str:
-        return app_folders.program_that_prints_its_args(tmp_path)
+    def unreachable_params(self, root_below_a_file: str, tmp_path: Path) -> dict[str, Any]:
+        return {"root": root_below_a_file, "socket": str(tmp_path / "none")}
 
     @pytest.fixture
     def engine(
