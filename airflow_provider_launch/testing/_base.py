@@ -50,6 +50,7 @@ NODE_CLOCK_S = 60.0
 """Maximum clock difference between this host and a node."""
 _LATE_LINES_S = 5.0
 """Seconds after the end of an app within which its last lines can be read."""
+_DELETERS = 8
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -375,11 +376,17 @@ class Apps:
     def remove(self) -> None:
         """Delete every app of this test, and check that none still runs."""
         scheduler = self.another()
-        with contextlib.ExitStack() as all_of_them:
-            for app_id in self._ids:
-                # Reported by the test of `delete` of an unknown app, and not as an error of each test.
-                all_of_them.enter_context(contextlib.suppress(UnknownAppException))
-                all_of_them.callback(scheduler.delete, app_id)
+
+        def delete(app_id: str) -> None:
+            # Reported by the test of `delete` of an unknown app, and not as an error of each test.
+            with contextlib.suppress(UnknownAppException):
+                scheduler.delete(app_id)
+
+        # Some engines need seconds for each.
+        with ThreadPoolExecutor(_DELETERS) as pool:
+            deletions = [pool.submit(delete, app_id) for app_id in self._ids]
+        for deletion in deletions:
+            deletion.result()
         # A backend that does not override `_delete_existing` keeps the record. The tests of `delete` report that, so it
         # is not an error here.
         removes = has_own(scheduler, "_delete_existing")
