@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from tests.plugins.tsp_engine import TspEngine
 from tests.support.host_contract import HostContract
+from tests.support.repeats import SOAK
 
 pytestmark = pytest.mark.engine("task-spooler")
 
@@ -33,6 +34,7 @@ class TestTsp(HostContract):
         }
     )
     many = 50
+    slots: ClassVar[int] = 60
 
     @pytest.fixture
     def params(self, engine: TspEngine) -> dict[str, Any]:
@@ -48,7 +50,15 @@ class TestTsp(HostContract):
     ) -> Iterator[TspEngine]:
         install("launch_tsp")
         engine = TspEngine(tmp_path)
-        engine.tsp("-S", "60")
+        engine.tsp("-S", str(self.slots))
         monkeypatch.setenv("PATH", f"{engine.bin}:{os.environ['PATH']}")
         yield engine
         engine.tsp("-K")
+
+
+@pytest.mark.skipif(not SOAK, reason="the contract on a queue of one slot; LAUNCH_SOAK=1 runs it")
+class TestTspOneByOne(TestTsp):
+    """No test but those of several running apps needs a second slot."""
+
+    slots = 1
+    apps_at_once = 1
