@@ -232,6 +232,12 @@ class Apps:
             assert time.monotonic() < started + self.timeout_s, late
             _pause(started)
 
+    def succeed(self, app_id: str) -> DescribeAppResponse:
+        """Wait until the app has ended, as `end` does, and check that it has succeeded."""
+        found = self.end(app_id)
+        assert found.state is AppState.SUCCEEDED, f"{app_id} has ended, expected SUCCEEDED; {shown(found)}"
+        return found
+
     def until_processes_end(self, app_id: str) -> DescribeAppResponse:
         """Wait until the app has ended, as `end` does, and check that none of its processes runs after that."""
         found = self.end(app_id)

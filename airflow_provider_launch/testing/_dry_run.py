@@ -25,7 +25,7 @@ class DryRunTests(ContractBase):
         cfg: dict[str, Any] = {**apps.cfg}
         before = copy.deepcopy((app, cfg))
         app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, cfg, app_id=apps.new_id()))
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert (app, cfg) == before
 
@@ -40,7 +40,7 @@ class DryRunTests(ContractBase):
         info = apps.dryrun(*roles, app_id=apps.new_id())
         shown = str(info)
         app_id = apps.scheduler.schedule(info)
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         # Check the running program, not only the stored request.
         written = [f"{word}-{app_id}" for word in ("first", "second", "third")]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import select
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.schedulers.queue import QueueScheduler, run_command
+from airflow_provider_launch.schedulers.queue import JobState, JobStatus, QueueJob, QueueScheduler, run_command
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     InvalidRunConfigException,
@@ -201,6 +203,26 @@ def test_two_jobs_of_one_app_run_it_once(scheduler, engine, monkeypatch) -> None
     until_state(scheduler, app_id, AppState.SUCCEEDED)
     assert [*scheduler.log_iter(app_id, "main")] == ["once\n"]
     assert engine.starts(app_id) == 1
+
+
+def test_the_output_of_a_job_stays_open_until_its_app_has_ended(scheduler, monkeypatch) -> None:
+    """Some queues, such as `nq`, take its closing for the end of the job: the app would fail, the next one start."""
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def submit(job: QueueJob) -> str:
+        jobs.append(subprocess.Popen(job.command, stdout=subprocess.PIPE))
+        return str(jobs[0].pid)
+
+    monkeypatch.setattr(scheduler, "submit_job", submit)
+    monkeypatch.setattr(scheduler, "job_statuses", lambda ids: dict.fromkeys(ids, JobStatus(JobState.RUNNING)))
+    app_id = launch(scheduler, "sleep 2")
+    until_state(scheduler, app_id, AppState.RUNNING)
+
+    with jobs[0]:
+        is_closed, _, _ = select.select([jobs[0].stdout], [], [], 0)
+        assert not is_closed
+        until_state(scheduler, app_id, AppState.SUCCEEDED)
+        assert jobs[0].stdout.read() == b""
 
 
 def test_options_and_resources_reach_the_job(scheduler, monkeypatch) -> None:
