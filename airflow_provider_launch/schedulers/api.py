@@ -1,7 +1,7 @@
 """The interface that every backend implements.
 
-A scheduler is synchronous, has no hidden threads, and stores the state of its apps in the engine, so any process
-that has an app id can see, follow and cancel the app. It may be called from several threads at once.
+A scheduler is synchronous, and stores the state of its apps in the engine, so any process that has an app id can see,
+follow and cancel the app. It may be called from several threads at once.
 """
 
 from __future__ import annotations
