@@ -160,6 +160,59 @@ def test_a_workspace_of_a_run_is_not_mirrored(tmp_path, monkeypatch, field: str)
     assert not found.logged("hush.txt")
 
 
+OPTIONS = {
+    "launch_docker": {"host": "tcp://127.0.0.1:9"},
+    "launch_kubernetes": {"kubeconfig_path": "/nowhere", "namespace": "x"},
+    "launch_aws_batch": {"region_name": "eu-west-1"},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("how", ["template", "whole", "xcom"])
+def test_an_engine_that_a_run_names_does_not_build(monkeypatch, tmp_path, kind: str, how: str) -> None:
+    """It would get the files of the workspace, and the logins of the worker for its registries."""
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": kind, "extra": OPTIONS[kind]}))
+    given = {"build_host": "https://other.example:443", "image_repo": "registry.example/x"}
+    api = FakeExecutionApi()
+    monkeypatch.setitem(support.RUN, "conf", {"cfg": given})
+    api.xcoms["make", "return_value"] = given
+    with a_dag() as dag:
+        dag.render_template_as_native_obj = how == "whole"
+        cfg: Any = {**given, "build_host": "{{ dag_run.conf['cfg']['build_host'] }}"}
+        if how != "template":
+            cfg = "{{ dag_run.conf['cfg'] }}" if how == "whole" else BaseOperator(task_id="make").output
+        role = Role("main", "i", entrypoint="x")
+        made = LaunchAppOperator(
+            task_id="t", launch_conn_id="place", app=AppDef("app", [role]), workspace=str(tmp_path), cfg=cfg
+        )
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert f"option build_host names 'https://other.example:443', which {REFUSED}" in str(found.error)
+
+
+@pytest.mark.parametrize("where", ["DAG file", "configuration", "connection"])
+def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -> None:
+    """The launch continues to the engine, which does not exist."""
+    host = f"unix://{tmp_path}/no.sock"
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "file").write_text("")
+    monkeypatch.setitem(support.RUN, "conf", {"host": host})
+    options: dict[str, Any] = {"image_repo": "registry.example/x", "build_host": host}
+    if where == "configuration":
+        monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"unix://{tmp_path}")
+        options["build_host"] = "{{ dag_run.conf['host'] }}"
+    elif where == "connection":
+        extra = {"host": "tcp://127.0.0.1:9", "build_host": options.pop("build_host")}
+        monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    found = ran(
+        app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path / "project"), cfg=options
+    )
+
+    assert REFUSED not in str(found.error)
+    assert "no.sock" in str(found.error)
+
+
 @pytest.mark.parametrize(
     ("location", "allowed", "is_allowed"),
     [
