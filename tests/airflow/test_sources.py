@@ -213,6 +213,70 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
     assert "no.sock" in str(found.error)
 
 
+FIELD = "[FIELD_PATH]spec.nodeName"
+NOT_A_FIELD = "variable NODE begins with [FIELD_PATH], which stands for a field of the pod, and came from a template"
+
+
+def node_app(node: str) -> AppDef:
+    return AppDef("app", [Role("main", "i", entrypoint="x", env={"NODE": node, "OWN": "[FIELD_PATH]metadata.name"})])
+
+
+def node_dict(node: str) -> dict[str, Any]:
+    return {"name": "app", "roles": [{"name": "main", "image": "i", "entrypoint": "x", "env": {"NODE": node}}]}
+
+
+@pytest.mark.parametrize("how", ["app", "dict", "xcom", "function", "component"])
+def test_a_text_of_a_run_is_no_field_of_a_pod(monkeypatch, how: str) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": OPTIONS["launch_kubernetes"]})
+    )
+    monkeypatch.setitem(support.RUN, "conf", {"node": FIELD})
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = node_dict(FIELD)
+    template = "{{ dag_run.conf['node'] }}"
+    with a_dag():
+        given: dict[str, Any] = {"task_id": "t", "launch_conn_id": "place", "unavailable_for_s": 0}
+        if how == "function":
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train(dag_run: Any = None) -> AppDef:
+                return node_app(dag_run.conf["node"])
+
+            made = train().operator
+        elif how == "component":
+            made = LaunchAppOperator(component=f"{__name__}:node_app", component_args={"node": template}, **given)
+        else:
+            app = {"app": node_app(template), "dict": node_dict(template)}.get(how)
+            made = LaunchAppOperator(app=app or BaseOperator(task_id="make").output, **given)
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert NOT_A_FIELD in str(found.error)
+
+
+@pytest.mark.parametrize("how", ["app", "dict", "function"])
+def test_a_field_in_the_dag_file_may_contain_a_template(monkeypatch, how: str) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": {"namespace": "x"}})
+    )
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setitem(support.RUN, "conf", {"label": "team", "other": "spec.nodeName"})
+    template = "[FIELD_PATH]metadata.labels['{{ dag_run.conf['label'] }}']"
+    if how == "function":
+        with a_dag():
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train(dag_run: Any = None) -> AppDef:
+                return node_app(f"[FIELD_PATH]metadata.labels['{dag_run.conf['label']}']")
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+    else:
+        found = ran(app=(node_app if how == "app" else node_dict)(template))
+
+    assert "kubeconfig" in str(found.error).lower(), found.error
+
+
 @pytest.mark.parametrize(
     ("location", "allowed", "is_allowed"),
     [
