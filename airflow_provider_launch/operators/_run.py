@@ -102,6 +102,7 @@ class OperatorRun(TaskRun):
     def _run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
         op, attempt, began = self._op, self._attempt, time.time()
         cfg = launch_options(op, self._hook, self._context, sources)
+        sources.check_variables(app)
         self._killer.check()
         _ = self._on_finish  # refuses an invalid value now instead of after the end of the app
         check_streams(self._scheduler, op.streams)

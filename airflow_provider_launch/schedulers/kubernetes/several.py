@@ -27,6 +27,7 @@ from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
     LaunchError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 
@@ -271,9 +272,29 @@ def _described(
     failed: dict[str, LaunchError] = {}
     for scheduler in dict.fromkeys(apps.values()):
         ids = [app_id for app_id, at in apps.items() if at is scheduler]
-        try:
-            answers |= scheduler.describe_many(ids)
-        except LaunchError as error:
-            texts = error.texts if isinstance(error, AppUnavailableError) else {}
-            failed |= {app_id: AppUnavailableError(texts[app_id]) if app_id in texts else error for app_id in ids}
+        found, errors = _described_by(scheduler, ids)
+        answers |= found
+        failed |= errors
     return answers, failed
+
+
+def _described_by(
+    scheduler: _Scheduler, ids: builtins.list[str]
+) -> tuple[dict[str, DescribeAppResponse | None], dict[str, LaunchError]]:
+    """Return the same for one namespace; the error of one app is not that of the others, as in `poll_many`."""
+    try:
+        return scheduler.describe_many(ids), {}
+    except LaunchError as error:
+        texts = error.texts if isinstance(error, AppUnavailableError) else {}
+        named: dict[str, LaunchError] = {name: AppUnavailableError(texts[name]) for name in ids if name in texts}
+        is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
+        if is_outage or (len(ids) == 1 and not named):
+            return {}, dict.fromkeys(ids, error)
+    rest = [app_id for app_id in ids if app_id not in named]
+    halves = [rest] if named else [rest[: len(rest) // 2], rest[len(rest) // 2 :]]
+    answers: dict[str, DescribeAppResponse | None] = {}
+    for half in filter(None, halves):
+        found, errors = _described_by(scheduler, half)
+        answers |= found
+        named |= errors
+    return answers, named
