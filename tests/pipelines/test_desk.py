@@ -132,6 +132,25 @@ def test_patches_templates_secrets_and_attempts(write, monkeypatch, tmp_path) ->
     assert {"== a: mocked", "== b: attempt 2"} <= set(shown)
 
 
+def test_settings_are_templates_at_the_desk(write) -> None:
+    shown: list[str] = []
+    config = "{env: {DAY: '{{ ds }}'}, shell_options: '{{ params.how }}', cpu: '{{ params.n }}'}"
+    model = load(
+        write(f"""
+        executor: {{type: local, config: {config}}}
+        parameters: {{how: -eu, n: 1}}
+        dag:
+          start_at: a
+          steps: {{a: {{type: task, command_type: shell, command: 'export day=$DAY set=$-', returns: [day, set], next: success}}}}
+        """)
+    )
+
+    values = DeskRun(model, new_run(model.name), shown.append).run({}) or {}
+
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", values["day"]), shown
+    assert {"e", "u"} <= {*values["set"]}
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
