@@ -51,7 +51,7 @@ dag_from_file({path!r}, "ours")
 
 
 class Cost(NamedTuple):
-    """What one run took, in seconds."""
+    """Seconds of one run."""
 
     wall: float
     workers: float
