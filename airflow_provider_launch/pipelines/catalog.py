@@ -129,8 +129,8 @@ class RunCatalog:
         for pattern in patterns:
             names = [name for name in sorted(found) if matches(name, pattern)]
             if not names:
-                there = ", ".join(sorted(found)[:12]) or "nothing"
-                raise CatalogError(f"no file of the catalog matches {pattern!r}; there are {there}")
+                there = f"it has {', '.join(sorted(found)[:12])}" if found else "no earlier task stored any"
+                raise CatalogError(f"no file of the catalog matches {pattern!r}; {there}")
             items += [self._fetch(name, found[name], folder) for name in names]
         return items
 
