@@ -1,14 +1,19 @@
 """Runs the tests on the versions of `versions.yaml`, each in an environment of its own: `make versions`.
 
 Arguments: versions of Airflow, such as 3.1; none: all that are supported and older than the newest. `--few` runs only
-the tests that may differ, `--python 3.13` uses another Python than the oldest one, `--pythons` runs the newest Airflow
-on each Python. Each version also imports every module, and runs the demo.
+the tests that may differ, `--python 3.13` uses another Python than the oldest one. Each version also imports every
+module, and runs the demo.
+
+`--pythons` does this for the newest Airflow on each Python, and runs the tests without engines on the oldest and the
+newest one.
 
 `--bounds` runs the tests of each extra twice: with the lowest versions that pyproject.toml allows, also of Airflow, on
 the oldest Python, and with the newest ones on the newest Python. Names of extras select some.
 
-`--engines` runs the tests of Slurm and Docker on the newer engines of newer Debian releases, as root. Names of releases
-select some.
+`--engines` runs the tests of Slurm and Docker on the newer engines of newer Debian releases, and those of Kubernetes on
+the oldest version that is promised, as root. Names of releases, or `kubernetes`, select some.
+
+`--tests` names files or folders to run instead of those of `versions.yaml`.
 """
 
 from __future__ import annotations
@@ -82,7 +87,10 @@ def interpreter(python: str) -> str:
 def commands(program: Path, tests: list[str]) -> list[list[str]]:
     """Return what is run on one version: imports, the demo, and the tests, if there are any."""
     python = str(program)
-    pytest = [_pytest(program, tests)] if tests else []
+    # Each process would start an Airflow of its own for these.
+    live = [path for path in tests if path.startswith("tests/live")]
+    others = [path for path in tests if path not in live]
+    pytest = [_pytest(program, paths, jobs) for paths, jobs in ((others, 2), (live, 0)) if paths]
     return [
         [python, "-W", "ignore", "-c", _IMPORT_ALL],
         [python, "-m", "airflow", "db", "migrate"],
@@ -91,9 +99,9 @@ def commands(program: Path, tests: list[str]) -> list[list[str]]:
     ]
 
 
-def _pytest(program: Path, tests: list[str]) -> list[str]:
+def _pytest(program: Path, tests: list[str], jobs: int = 2) -> list[str]:
     # Warnings of older versions about each other are not ours to fix.
-    return [str(program), "-m", "pytest", "-q", "-W", "default", "-n", "2", *tests]
+    return [str(program), "-m", "pytest", "-q", "-W", "default", "-n", str(jobs), *tests]
 
 
 def run_version(row: dict[str, Any], python: str, tests: list[str]) -> int:
@@ -117,17 +125,35 @@ def run_bounds(extra: str, tests: list[str], oldest: dict[str, Any], newest: dic
     return max(statuses)
 
 
-def run_release(release: str, tests: list[str]) -> int:
-    """Run tests on the engines of a Debian release, in a root directory of it; return an exit status."""
-    print(f"=== engines of Debian {release}", flush=True)
-    here = [sys.executable, "-m", "tests.engines.releases"]
-    if status := subprocess.run([*here, "make", release], cwd=CHECKOUT, check=False).returncode:
+def run_engines(name: str, tests: list[str]) -> int:
+    """Run tests on other versions of engines; return the highest exit status.
+
+    Args:
+        name: a Debian release, whose engines run in a root directory of it, or "kubernetes" for the oldest version.
+        tests: files and folders. Each has a result of its own, because they take up to half an hour.
+    """
+    env = {variable: value for variable, value in os.environ.items() if variable not in ("DOCKER_HOST", "SLURM_CONF")}
+    if name == "kubernetes":
+        env |= {"LAUNCH_TEST_KUBERNETES": "oldest", "LAUNCH_TEST_CLUSTER_NAME": "launch-k8s-oldest"}
+        make = [sys.executable, "-m", "tests.engines.kubernetes", "build"]
+        # With a network and processes of its own, it runs next to the other cluster of the host.
+        alone = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        enter = [*alone, "sh", "-ec", 'ip link set lo up; exec "$@"', "sh"]
+        required = "kubernetes"
+    else:
+        releases = [sys.executable, "-m", "tests.engines.releases"]
+        make, enter = [*releases, "make", name], [*releases, "enter", name]
+        required = "slurm,slurmctld,slurmdbd,docker"
+    print(f"=== engines of {name}", flush=True)
+    if status := subprocess.run(make, cwd=CHECKOUT, env=env, check=False).returncode:
         return status
-    env = {**os.environ, "LAUNCH_REQUIRE_ENGINES": "slurm,slurmctld,slurmdbd,docker"}
-    # The host's are not there.
-    env = {name: value for name, value in env.items() if name not in ("DOCKER_HOST", "SLURM_CONF")}
-    command = [*here, "enter", release, sys.executable, "-m", "pytest", "-q", "-n", "2", *tests]
-    return subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode
+    statuses = []
+    for path in tests:
+        print(f"=== {name}: {path}", flush=True)
+        command = [*enter, sys.executable, "-m", "pytest", "-q", "-n", "2", path]
+        env |= {"LAUNCH_REQUIRE_ENGINES": required}
+        statuses.append(subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode)
+    return max(statuses)
 
 
 def _run(name: str, title: str, programs: list[list[str]]) -> int:
@@ -163,26 +189,32 @@ def main() -> int:
     parser.add_argument(
         "names",
         nargs="*",
-        help=f"versions of Airflow: {', '.join(rows)}; extras with --bounds, releases with --engines",
+        help=f"versions of Airflow: {', '.join(rows)}; extras with --bounds, releases or kubernetes with --engines",
     )
     parser.add_argument("--few", action="store_true", help="only the tests that may differ between versions")
     parser.add_argument("--python", help="minor version of Python")
-    parser.add_argument("--pythons", action="store_true", help="imports and demo of the newest Airflow on each Python")
+    parser.add_argument("--pythons", action="store_true", help="the newest Airflow on each Python")
     parser.add_argument("--bounds", action="store_true", help="tests of each extra with lowest and newest versions")
-    parser.add_argument("--engines", action="store_true", help="tests of Slurm and Docker in newer Debian releases")
+    parser.add_argument("--engines", action="store_true", help="tests of engines on other versions of them")
+    parser.add_argument("--tests", action="append", default=[], help="a file or folder to run instead; repeatable")
     given = parser.parse_args()
-    known = found["releases"] if given.engines else found["extras"] if given.bounds else rows
+    known = found["engine_tests"] if given.engines else found["extras"] if given.bounds else rows
     if unknown := {*given.names} - {*known}:
         parser.error(f"there are {', '.join(known)}, not {', '.join(sorted(unknown))}")
     if given.engines:
-        return max(run_release(each, known[each]) for each in given.names or known)
+        return max(run_engines(each, given.tests or known[each]) for each in given.names or known)
     newest, *older = rows.values()
     if given.pythons:
-        return max(run_version(newest, python, []) for python in newest["pythons"])
+        tests = given.tests or found["without_engines"]
+        pythons = [given.python] if given.python else newest["pythons"]
+        ends = (newest["pythons"][0], newest["pythons"][-1])
+        return max(run_version(newest, python, tests if python in ends else []) for python in pythons)
     if given.bounds:
-        return max(run_bounds(each, known[each], older[-1], newest) for each in given.names or known)
+        runs = {each: given.tests or known[each] for each in given.names or known}
+        return max(run_bounds(each, tests, older[-1], newest) for each, tests in runs.items())
+    tests = given.tests or found["few" if given.few else "most"]
     statuses = [
-        run_version(row, given.python or row["pythons"][0], found["few" if given.few else "most"])
+        run_version(row, given.python or row["pythons"][0], tests)
         for row in ([rows[name] for name in given.names] or older)
     ]
     return max(statuses, default=0)

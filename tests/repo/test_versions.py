@@ -52,19 +52,19 @@ def test_the_classifiers_name_the_pythons() -> None:
     assert not needed.contains(f"3.{min(Version(python).minor for python in named) - 1}")
 
 
-@pytest.mark.parametrize("kind", ["few", "most"])
+@pytest.mark.parametrize("kind", ["few", "most", "without_engines"])
 def test_the_tests_of_versions_exist(kind: str) -> None:
     assert [path for path in MATRIX[kind] if not (ROOT / path).exists()] == []
 
 
 def test_the_releases_with_newer_engines_can_be_made() -> None:
-    assert set(MATRIX["releases"]) == set(RELEASES)
+    assert set(MATRIX["engine_tests"]) == {*RELEASES, "kubernetes"}
     assert {row["release"] for row in MATRIX["engines"] if "release" in row} == set(RELEASES)
-    assert [path for paths in MATRIX["releases"].values() for path in paths if not (ROOT / path).exists()] == []
+    assert [path for paths in MATRIX["engine_tests"].values() for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_each_engine_states_what_was_run() -> None:
-    assert all(len({"every", "release", "once"} & set(row)) == 1 for row in MATRIX["engines"])
+    assert all(len({"every", "once"} & set(row)) == 1 for row in MATRIX["engines"])
 
 
 @pytest.mark.parametrize("engine", ["Docker", "Slurm"])
@@ -75,11 +75,23 @@ def test_the_page_of_an_engine_names_the_tested_versions(engine) -> None:
     assert {version for version in named if version not in text and not version.startswith("API")} == set()
 
 
-def test_kubernetes_is_the_version_that_the_tests_build() -> None:
-    module = (ROOT / "tests/engines/kubernetes/go/kubernetes/go.mod").read_text(encoding="utf-8")
-    (built,) = {".".join(found) for found in re.findall(r"k8s\.io/kubernetes v(\d+)\.(\d+)", module)}
+def kubernetes_of(module: str) -> str:
+    """Return the version of Kubernetes that a module of the tests builds."""
+    text = (ROOT / "tests/engines/kubernetes/go" / module / "go.mod").read_text(encoding="utf-8")
+    (built,) = {".".join(found) for found in re.findall(r"k8s\.io/kubernetes v(\d+)\.(\d+)", text)}
+    return built
 
-    assert built in {row["version"] for row in MATRIX["engines"] if row["engine"] == "Kubernetes"}
+
+def test_kubernetes_is_the_version_that_the_tests_build() -> None:
+    built = [kubernetes_of(module) for module in ("kubernetes-oldest", "kubernetes")]
+
+    assert built == [row["version"] for row in MATRIX["engines"] if row["engine"] == "Kubernetes"]
+
+
+def test_the_page_of_kubernetes_promises_the_oldest_version_that_the_tests_build() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+
+    assert f"version {kubernetes_of('kubernetes-oldest')} or newer" in page
 
 
 def test_each_difference_names_a_supported_version_before_the_newest() -> None:
@@ -99,7 +111,7 @@ def test_ci_runs_the_versions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--engines", "bookworm"], "there are trixie, forky, not bookworm"),
+        (["--engines", "bookworm"], "there are trixie, forky, kubernetes, not bookworm"),
         (["2.0"], "there are 3.3, 3.2, 3.1, not 2.0"),
         (
             ["--bounds", "3.1"],

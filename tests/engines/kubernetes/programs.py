@@ -1,7 +1,8 @@
 """The programs of a cluster, built once from Go modules and cached outside the checkout.
 
-`go/` has a module for Kubernetes and etcd, one for CoreDNS and one for Kueue; their `go.mod` and `go.sum` pin every
-version. The built programs are in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
+`go/` has a module for Kubernetes and etcd, one for the oldest version of both that is promised, one for CoreDNS and one
+for Kueue; their `go.mod` and `go.sum` pin every version. The built programs are in a folder named after both, below
+`~/.cache/airflow-provider-launch/engines`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tests.engines.docker.daemon import EngineError
 
 _HERE = Path(__file__).resolve().parent / "go"
 _RECIPE = "1"  # increase it to rebuild unchanged sources
+VERSION = "LAUNCH_TEST_KUBERNETES"
+"""Set it to `oldest` for a cluster of the oldest version that is promised."""
 
 
 def say(text: str) -> None:
@@ -122,7 +125,7 @@ class Module:
 _KUBERNETES = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"]
 MODULES = [
     Module(
-        "kubernetes",
+        "kubernetes-oldest" if os.environ.get(VERSION) == "oldest" else "kubernetes",
         "k8s.io/kubernetes",
         {"etcd": "go.etcd.io/etcd/server/v3"} | {name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES},
         "5 to 15",

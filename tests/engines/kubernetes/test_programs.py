@@ -30,6 +30,7 @@ def build(checkout, tmp_path):
         toolchain: str = "local",
         build: str = 'echo built > "$2"',
         how: Sequence[str] = ("-m", "tests.engines.kubernetes", "build"),
+        **variables: str,
     ) -> subprocess.Popen[str]:
         go = tmp_path / "bin/go"
         go.parent.mkdir(exist_ok=True)
@@ -42,6 +43,7 @@ def build(checkout, tmp_path):
         go.write_text(GO.format(version=version, toolchain=toolchain, log=log, module=module, build=build))
         go.chmod(0o755)
         env = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        env |= variables
         command = [sys.executable, *how]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=checkout, env=env, stdout=pipe, stderr=pipe, text=True)
@@ -63,6 +65,16 @@ def test_two_sessions_build_once(build, tmp_path):
         *("building coredns 1.15.0", "building kubernetes 1.36.3", "building kueue 0.15.0")
     ]
     assert all("minutes, once" in line for line in said)
+
+
+def test_the_oldest_version_is_built_next_to_the_newest(build, tmp_path):
+    """Only Kubernetes and its etcd differ."""
+    newest = build().communicate()[0].splitlines()
+    out, said = build(LAUNCH_TEST_KUBERNETES="oldest").communicate()
+
+    assert [line.split(".")[0] for line in said.splitlines()] == ["building kubernetes-oldest 1"]
+    differs = {Path(line).name for line in {*out.splitlines()} - {*newest}}
+    assert differs == PROGRAMS - {"coredns", "kueue"}
 
 
 def test_what_is_built_stays(build, tmp_path):

@@ -26,12 +26,22 @@ _PACKAGES = [
     *("make", "git", "procps", "iproute2", "iptables", "busybox-static", "hostname", "ca-certificates"),
     *("slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server-core", "mariadb-client-core"),
     *("openssh-server", "openssh-client", "docker.io", "docker-cli", "containerd", "runc", "docker-registry"),
+    "python3",  # the images of the tests are made from it
     # Libraries of a Python that was built on the host.
     *("libssl3t64", "libsqlite3-0", "libffi8", "libbz2-1.0", "liblzma5", "libreadline8t64", "zlib1g"),
 ]
 _NAMESPACES = ["--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts", "--cgroup", "--net"]
 _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 _MARIADB = "libmariadb.so.3"
+_INSTALLED = "var/lib/launch-packages"
+# With /proc, because the package docker-registry looks for its service there, and with the name servers of the host.
+_INSTALL = """
+mount --make-rprivate /
+mount -t proc proc "$0/proc"
+mount --bind /etc/resolv.conf "$0/etc/resolv.conf"
+chroot "$0" apt-get update
+exec chroot "$0" apt-get install --yes --no-install-recommends "$@"
+"""
 
 
 def root_of(release: str) -> Path:
@@ -40,16 +50,20 @@ def root_of(release: str) -> Path:
 
 
 def make(release: str, mirror: str = _MIRROR) -> Path:
-    """Return the root directory of the release, and make it first if there is none; it takes minutes.
+    """Return the root directory of the release with all packages; it takes minutes if there is none.
 
     Raises:
         EngineError: not root, or a step has failed.
     """
     root = root_of(release)
-    if root.exists():
+    stamp = root / _INSTALLED
+    if stamp.exists() and stamp.read_text().split() == _PACKAGES:
         return root
     if os.geteuid() != 0:
         raise EngineError("only root can make the root directory of a Debian release")
+    if root.exists():
+        _install(root)
+        return root
     install(debootstrap="debootstrap")
     partial = _BASE / f"{release}.partial"
     _remove(partial)
@@ -61,14 +75,16 @@ def make(release: str, mirror: str = _MIRROR) -> Path:
     policy = partial / "usr/sbin/policy-rc.d"
     policy.write_text(_NO_SERVICES)
     policy.chmod(0o755)
-    shutil.copy("/etc/resolv.conf", partial / "etc/resolv.conf")
-    # With /proc, because the package docker-registry looks for its service there.
-    script = 'mount -t proc proc "$0/proc"; chroot "$0" apt-get update; exec chroot "$0" apt-get install --yes "$@"'
-    inside = ["unshare", "--mount", "--pid", "--fork", "sh", "-ec", script, str(partial)]
-    _run(*inside, "--no-install-recommends", *_PACKAGES)
+    (partial / "etc/resolv.conf").touch()
+    _install(partial)
     _use_library_of_host(partial)
     partial.rename(root)
     return root
+
+
+def _install(root: Path) -> None:
+    _run("unshare", "--mount", "--pid", "--fork", "sh", "-ec", _INSTALL, str(root), *_PACKAGES)
+    (root / _INSTALLED).write_text("\n".join(_PACKAGES))
 
 
 def _use_library_of_host(root: Path) -> None:
