@@ -54,7 +54,7 @@ class BatchPlace:
         """Let the connection name the job definition of a user."""
         needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
         container = {"image": self._docker.image, "command": [], "resourceRequirements": needs}
-        name = f"users-{self.mark}"
+        name = f"users-{uuid.uuid4().hex}"
         self._client().register_job_definition(jobDefinitionName=name, type="container", containerProperties=container)
         self.connection["extra"]["job_definition"] = name
 
