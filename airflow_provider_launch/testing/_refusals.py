@@ -124,7 +124,7 @@ class RefusalTests(ContractBase):
     def test_unknown_param_is_refused(self, params: dict[str, Any]) -> None:
         """A misspelt param, such as that of the directory, would mean another set of apps."""
 
-        def create(_session_name: str, **given: Any) -> Scheduler[Any]:
+        def create(session_name: str, **given: Any) -> Scheduler[Any]:  # noqa: ARG001 - what a factory takes
             return self.create(**given)
 
         runner = Runner("contract", {"contract": create}, scheduler_params={"contract": {**params, "no_such_param": 1}})
