@@ -310,6 +310,17 @@ def test_a_question_names_at_most_a_hundred_runs(monkeypatch: Any) -> None:
     assert all(question["task_ids"] for question in asked), "an empty list is no filter"
 
 
+@pytest.mark.parametrize("letter", ["x", "\u20ac"])
+def test_many_tasks_of_a_dag_are_asked_for_in_addresses_that_the_client_takes(letter: str) -> None:
+    """Names of foreign labels count, too: one of them must not keep the others of its DAG from an answer."""
+    keys = {TaskKey("d", f"{k % 30}{letter * 240}", f"{k}{letter * 240}") for k in range(300)}
+    questions = list(questions_for(keys))
+
+    assert sorted(key for question in questions for key in question.keys) == sorted(keys)
+    for question in questions:
+        httpx.URL("http://airflow/execution/task-instances/states", params=question.arguments())
+
+
 def test_one_index_of_a_large_map_is_asked_for_alone() -> None:
     (question,) = questions_for([TaskKey("d", "r", "t", 7)])
 

@@ -191,7 +191,7 @@ def test_an_engine_that_a_run_names_does_not_build(monkeypatch, tmp_path, kind: 
     assert f"option build_host names 'https://other.example:443', which {REFUSED}" in str(found.error)
 
 
-@pytest.mark.parametrize("where", ["DAG file", "configuration", "connection"])
+@pytest.mark.parametrize("where", ["DAG file", "DAG file with a function", "configuration", "connection"])
 def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -> None:
     """The launch continues to the engine, which does not exist."""
     host = f"unix://{tmp_path}/no.sock"
@@ -205,9 +205,17 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
     elif where == "connection":
         extra = {"host": "tcp://127.0.0.1:9", "build_host": options.pop("build_host")}
         monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
-    found = ran(
-        app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path / "project"), cfg=options
-    )
+    given = {"workspace": str(tmp_path / "project"), "cfg": options}
+    if where == "DAG file with a function":
+        with a_dag():
+
+            @task.launch_python(image="i", launch_conn_id="place", unavailable_for_s=0, **given)
+            def train() -> None: ...
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+    else:
+        found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), **given)
 
     assert REFUSED not in str(found.error)
     assert "no.sock" in str(found.error)
