@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines import dag_from_file, executors
 from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
 from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
@@ -147,6 +148,16 @@ def test_settings_that_are_numbers_may_be_templates(write):
     role, _ = built(path, {}, params={"n": 3})
 
     assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, role.num_replicas) == (3, 3, 3, 3)
+
+
+def test_the_page_lists_each_setting_that_is_no_template(checkout):
+    text = (checkout / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("Settings that shape the DAG are not templates"))
+    listed = {*re.findall(r"`(\w+)`", line.partition(". ")[0])} - {"type"}
+
+    rendered = {*executors._TEMPLATES, *executors._NUMBERS, "env", "conn_id"}
+
+    assert {*executors.setting_names()} - rendered - {"auto_remove_container"} == listed
 
 
 @pytest.mark.parametrize("name", NUMBERS)
