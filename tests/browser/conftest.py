@@ -79,11 +79,12 @@ def context(browser: Browser, airflow: Airflow) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """A page of that Airflow; a failed test leaves a picture of it in the folder `.build/browser`."""
-    page = context.new_page()
-    yield page
-    page.close()
+def page(context: BrowserContext) -> Page:
+    """The page of that Airflow, as the last test has left it.
+
+    A failed test leaves a picture of it in the folder `.build/browser`; the next one gets a new page.
+    """
+    return context.pages[0] if context.pages else context.new_page()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,6 +97,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         name = "".join(letter if letter.isalnum() else "-" for letter in item.name)
         page.screenshot(path=folder / f"{name}.png")
         report.sections.append(("picture", str(folder / f"{name}.png")))
+        page.close()
     return report
 
 
