@@ -61,18 +61,19 @@ def environment(name: str, python: str, row: dict[str, Any], *needs: str) -> Pat
         needs: arguments of `uv pip install`.
     """
     home = BUILD / name
-    arguments = [*needs, "--group", "versions"]
-    if "before" in row:
-        arguments += ["--exclude-newer", f"{row['before']}T00:00:00Z"]
-    described = "\n".join([*arguments, (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")])
+    dated = ["--exclude-newer", f"{row['before']}T00:00:00Z"] if "before" in row else []
+    # One after the other, because the lowest versions are for the package and not for the programs of the tests.
+    steps = [[*needs, *dated], ["--group", "versions", *dated]]
+    described = "\n".join([*map(str, steps), (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")])
     done = home / f"ready-{zlib.crc32(described.encode())}"
     program = home / "bin" / "python"
     if done.exists():
         return program
     uv = shutil.which("uv") or str(CHECKOUT / ".build" / "venv" / "bin" / "uv")
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", interpreter(python), str(home)], check=True)
-    install = [uv, "pip", "install", "--quiet", "--python", str(program)]
-    subprocess.run([*install, *arguments], cwd=CHECKOUT, check=True)
+    for arguments in steps:
+        install = [uv, "pip", "install", "--quiet", "--python", str(program), *arguments]
+        subprocess.run(install, cwd=CHECKOUT, check=True)
     done.touch()
     return program
 
@@ -173,6 +174,7 @@ def _run(name: str, title: str, programs: list[list[str]]) -> int:
         "AIRFLOW__CORE__DAGS_FOLDER": bundle["path"],
         "LAUNCH_HOME": str(home / "launch"),
         "PYTHONPATH": str(CHECKOUT),
+        "LAUNCH_TEST_BATCH_PYTHON": sys.executable,
     }
     for command in programs:
         if status := subprocess.run(command, cwd=CHECKOUT, env=env, check=False).returncode:

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -26,6 +27,15 @@ MATRIX = yaml.safe_load((ROOT / "tools" / "versions.yaml").read_text(encoding="u
 SUPPORTED = [row for row in MATRIX["airflow"] if row["promise"] == "supported"]
 OTHERS = [row for row in MATRIX["airflow"] if row not in SUPPORTED]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture
+def tool() -> ModuleType:
+    """The module of `make versions`."""
+    spec = importlib.util.spec_from_file_location("launch_tools_versions", ROOT / "tools" / "versions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_oldest_supported_version_is_the_bound() -> None:
@@ -119,12 +129,17 @@ def test_ci_runs_the_versions() -> None:
         ),
     ],
 )
-def test_an_unknown_name_is_refused(capsys, monkeypatch, arguments, text) -> None:
-    spec = importlib.util.spec_from_file_location("launch_tools_versions", ROOT / "tools" / "versions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def test_an_unknown_name_is_refused(tool, capsys, monkeypatch, arguments, text) -> None:
     monkeypatch.setattr(sys, "argv", ["versions.py", *arguments])
 
     with pytest.raises(SystemExit):
-        module.main()
+        tool.main()
     assert text in capsys.readouterr().err
+
+
+def test_the_live_suite_starts_one_airflow(tool) -> None:
+    """With several processes of pytest each would start its own."""
+    *_, others, live = tool.commands(Path("python"), ["tests/airflow", "tests/live/test_tries.py", "tests/upgrade"])
+
+    assert others[-4:] == ["-n", "2", "tests/airflow", "tests/upgrade"]
+    assert live[-3:] == ["-n", "0", "tests/live/test_tries.py"]
