@@ -536,7 +536,7 @@ class LaunchAppOperator(BaseOperator):
         literals = self._literals or set()
         rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
         external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
-        return Sources(literals, (rendered | external) - literals)
+        return Sources(self._literals, (rendered | external) - literals)
 
 
 def _as_app(value: Any) -> AppDef:

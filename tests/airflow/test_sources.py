@@ -347,6 +347,13 @@ def test_locations_below_an_allowed_one(monkeypatch, location: str, allowed: str
             Sources([]).check(location, location, "x")
 
 
+def test_an_option_of_a_task_that_was_not_rendered_is_of_the_dag_file() -> None:
+    """Such as an operator that a function calls."""
+    Sources(None, {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
+    with pytest.raises(InvalidAppError, match=REFUSED):
+        Sources(set(), {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
+
+
 def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypatch) -> None:
     (tmp_path / "allowed").mkdir()
     (tmp_path / "allowed" / "link").symlink_to(secret)
