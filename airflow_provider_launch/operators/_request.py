@@ -85,7 +85,7 @@ def _check_build_host(given: Any, schema: runopts, sources: Sources) -> None:
     """Refuse an engine that a run names: it gets the workspace, and the worker's logins for registries."""
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if schema.registered_name(str(name)) == _BUILD_HOST and value:
-            sources.check(str(value), str(value), f"option {_BUILD_HOST}")
+            sources.check_option(str(value), str(value), f"option {_BUILD_HOST}")
 
 
 def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHook, sources: Sources) -> AppDef:

@@ -57,6 +57,10 @@ class Sources:
             f"or have the administrator add its folder or address to allowed_app_sources in the section launch"
         )
 
+    def check_option(self, given: str, location: str, what: str) -> None:
+        """Do the same for an option of the task, which the DAG file contains also if a function builds the app."""
+        Sources(self._literals).check(given, location, what)
+
     def check_variables(self, app: AppDef) -> None:
         """Refuse variables that a text from a run would make a field of the pod, because such a text is data.
 

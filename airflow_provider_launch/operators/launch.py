@@ -432,7 +432,7 @@ class LaunchAppOperator(BaseOperator):
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if content is not None and any(content is field for field in self._app_fields):
+        if content is not None and any(content is field for field in (*self._app_fields, self.cfg)):
             self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
         from airflow_provider_launch.util.openapi_models import is_model, plain
@@ -536,7 +536,7 @@ class LaunchAppOperator(BaseOperator):
         literals = self._literals or set()
         rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
         external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
-        return Sources(literals, (rendered | external) - literals)
+        return Sources(self._literals, (rendered | external) - literals)
 
 
 def _as_app(value: Any) -> AppDef:

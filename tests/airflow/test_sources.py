@@ -191,6 +191,39 @@ def test_an_engine_that_a_run_names_does_not_build(monkeypatch, tmp_path, kind: 
     assert f"option build_host names 'https://other.example:443', which {REFUSED}" in str(found.error)
 
 
+@pytest.mark.parametrize("option", ["build_host", "pod_template"])
+@pytest.mark.parametrize("how", ["launch", "launch_python"])
+@pytest.mark.parametrize("source", ["variable", "xcom"])
+def test_an_option_of_a_task_with_a_function_is_not_taken_from_a_run(
+    monkeypatch, secret, option: str, how: str, source: str
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": OPTIONS["launch_kubernetes"]})
+    )
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(secret))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = {option: str(secret)}
+    with a_dag():
+        cfg: Any = {option: "{{ var.value.place }}"} if source == "variable" else BaseOperator(task_id="make").output
+        given: dict[str, Any] = {"launch_conn_id": "place", "unavailable_for_s": 0, "cfg": cfg}
+        if how == "launch":
+
+            @task.launch(**given)
+            def train() -> AppDef:
+                return AppDef("app", [Role("main", "i", entrypoint="x")])
+
+        else:
+
+            @task.launch_python(image="i", **given)
+            def train() -> None: ...
+
+        made = train().operator
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert f"option {option} names {str(secret)!r}, which {REFUSED}" in str(found.error)
+
+
 @pytest.mark.parametrize("where", ["DAG file", "DAG file with a function", "configuration", "connection"])
 def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -> None:
     """The launch continues to the engine, which does not exist."""
@@ -312,6 +345,13 @@ def test_locations_below_an_allowed_one(monkeypatch, location: str, allowed: str
     else:
         with pytest.raises(InvalidAppError, match=REFUSED):
             Sources([]).check(location, location, "x")
+
+
+def test_an_option_of_a_task_that_was_not_rendered_is_of_the_dag_file() -> None:
+    """Such as an operator that a function calls."""
+    Sources(None, {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
+    with pytest.raises(InvalidAppError, match=REFUSED):
+        Sources(set(), {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
 
 
 def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypatch) -> None:
