@@ -211,8 +211,9 @@ class LaunchAppOperator(BaseOperator):
         """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
         with _final_errors(self.task_id):
             self._check_arguments()
-            self._check_app()
-        _set_upstream(self, (self.app, self.component_args))
+            is_known = self._check_app()
+        # An app that is known has no part of another task.
+        _set_upstream(self, (self.component_args,) if is_known else (self.app, self.component_args))
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
@@ -274,7 +275,8 @@ class LaunchAppOperator(BaseOperator):
             silence_limit_s=self.silence_limit_s,
         )
 
-    def _check_app(self) -> None:
+    def _check_app(self) -> bool:
+        """Check the app as far as it is known, and return whether all of it is."""
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         if (self.app is None) == (self.component is None):
@@ -289,6 +291,8 @@ class LaunchAppOperator(BaseOperator):
             raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
         elif not callable(self.app) and not _has_xcom(self.app):
             _as_app(self.app)
+            return True
+        return False
 
     def _rendered_app(self) -> AppDef:
         """Return the app, after templates are rendered."""

@@ -32,7 +32,7 @@ from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task, run_to
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 MEET_WITHIN_S = 60
 GREET_PORT = 18_437
-BATCH_BYTES = 4_000
+BATCH_BYTES = 3_000
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_dags/launch_function.py"
 
 
