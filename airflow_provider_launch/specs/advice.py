@@ -20,7 +20,7 @@ _FOR_A_SHELL = re.compile(r"\$\{?(?:LAUNCH|TORCHX)_\w+\}?|\$\([A-Za-z_]\w*\)")
 
 _RANK_NAMES = ("RANK", "NODE_RANK", "PET_NODE_RANK", "WORLD_SIZE", "MASTER_ADDR")
 _RANKS = re.compile(rf"(?<![\w-])(?:(?:{'|'.join(_RANK_NAMES)})=|--node[_-]rank\b)")
-"""What a script gives each process of a training, and the argument of torchrun for nodes whose numbers are fixed."""
+"""Variables that a script sets for each process of a training, and the argument of torchrun for numbered nodes."""
 
 _SBATCH = re.compile(r"^#SBATCH[ \t]+\S+", re.MULTILINE)
 

@@ -283,7 +283,7 @@ def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch)
     monkeypatch.setattr(scheduler._catalog, "every", lambda: ([*apps], ["damaged"]))
     monkeypatch.setattr(scheduler._catalog, "refresh", lambda ids: {name: apps[name] for name in ids})
     monkeypatch.setattr(type(scheduler.aws), "region", None)
-    monkeypatch.setattr(scheduler, "_error_text", lambda *_: "")
+    monkeypatch.setattr(scheduler, "_error_texts", lambda *_: {})
 
     def terminate(*_: object) -> None:
         raise SchedulerRejectedError("AWS does not allow TerminateJob")

@@ -128,8 +128,6 @@ class _OnBatch:
             "test_a_line_of_1_mb_is_whole": "Docker's awslogs driver splits lines at 256 KB",
             "test_an_app_succeeds_only_when_all_replicas_have": "the main node stays until linger_s has passed, so "
             "its success is reported only then",
-            "test_the_replica_that_failed_first_is_named_although_it_ends_later": "only the log of the replica that "
-            "ended first is read, because each read takes seconds",
             "test_peers_with_different_policies_keep_their_own_count": "Batch cannot restart a single node: REPLICA is "
             "refused for several roles",
             "test_cancel_ends_the_retries": "Batch allows at most ten attempts of one job",
