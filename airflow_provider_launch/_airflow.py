@@ -243,6 +243,24 @@ def set_xcom(**where: Any) -> Awaitable[None]:
     return ask_from_loop(lambda: BaseXCom.set(**where))  # before Airflow 3.3
 
 
+async def set_xcom_at_shutdown(*, value: str, **where: Any) -> None:
+    """Write an XCom when the triggerer ends: the request is on its way after the first step.
+
+    Before Airflow 3.3 a request through a thread would be too late, and its answer does not arrive.
+    """
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    if hasattr(BaseXCom, "aset"):
+        await BaseXCom.aset(value=value, **where)
+        return
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import SetXCom, _RequestFrame
+
+    comms: Any = task_runner.SUPERVISOR_COMMS
+    frame = _RequestFrame(id=next(comms.id_counter), body=SetXCom(value=value, **where).model_dump())
+    comms._async_writer.write(frame.as_bytes())  # noqa: SLF001 - all public ways wait for the answer
+
+
 # ---- the end of a trigger ----------------------------------------------------------------------------------------
 
 

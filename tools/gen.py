@@ -46,6 +46,7 @@ DEPENDENCIES = """\
 
 `pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
 each extra with the lowest and the newest versions.
+It was run for docker (submission and status), fsspec, hydra, notebooks and ssh; for aws only with the lowest versions.
 `constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
 amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 
@@ -55,10 +56,10 @@ pip install "apache-airflow==$(airflow version)" "airflow-provider-launch[all]" 
 ENGINES = """\
 ## Engines
 
-Other versions are expected to work; these were run, with cgroup v1. Cgroup v2, rootless Docker and rootless Podman
-were not tried. `make versions ARGS=--engines`, as root on Debian, makes a root directory of each newer Debian release
-and runs the tests of Slurm and Docker in it, and runs those of Kubernetes on the oldest version that is promised;
-`ARGS="--engines trixie"` runs one of them."""
+Other versions are expected to work; the tests were run on these, with cgroup v1. Cgroup v2, rootless Docker and
+rootless Podman were not tried. `make versions ARGS=--engines`, as root on Debian, makes a root directory of each newer
+Debian release and runs the tests of Slurm and Docker in it, and runs those of Kubernetes on the oldest version that is
+promised; `ARGS="--engines trixie"` runs one of them."""
 WEAKER = """\
 ## Weaker guarantees before Airflow 3.3
 
@@ -347,7 +348,8 @@ def versions_page() -> str:
 
 def _engine_row(row: Mapping[str, str]) -> str:
     """Return the row of the table for an engine of `versions.yaml`."""
-    run = f"each change: {row['every']}" if "every" in row else f"once: {row['once']}"
+    found = {"every": "each change: {}", "once": "once: {}", "untested": "{}"}
+    (run,) = (text.format(row[key].strip()) for key, text in found.items() if key in row)
     return f"| {row['engine']} | {row['version']} | {run} |"
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from airflow_provider_launch._airflow import ask, get_xcom, set_xcom
+from airflow_provider_launch._airflow import ask, get_xcom, set_xcom, set_xcom_at_shutdown
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
 from airflow_provider_launch.specs.owner import TaskKey
 
@@ -84,12 +84,13 @@ class Checkpoint:
         """Return whether the progress is small enough to be stored."""
         return len(pack(progress.to_json())) <= MAX_PACKED
 
-    async def save(self, progress: FollowProgress, *, fired: bool = False) -> None:
+    async def save(self, progress: FollowProgress, *, fired: bool = False, at_shutdown: bool = False) -> None:
         """Store the progress; a failure only means that lines may be shown twice after a crash.
 
         Args:
             progress: the progress to store.
             fired: the trigger fires, so that another trigger of the same deferral does not assume a clear.
+            at_shutdown: the triggerer ends.
         """
         packed = pack({**progress.to_json(), **({_FIRED: True} if fired else {})})
         if fired and len(packed) > MAX_PACKED:
@@ -97,7 +98,7 @@ class Checkpoint:
         if self._ti is None or packed == self._saved or len(packed) > MAX_PACKED:
             return
         with contextlib.suppress(Exception):
-            await set_xcom(value=packed, **_where(self._ti))
+            await (set_xcom_at_shutdown if at_shutdown else set_xcom)(value=packed, **_where(self._ti))
             self._saved = packed
 
     async def save_on_shutdown(self, progress: FollowProgress) -> None:
@@ -105,7 +106,7 @@ class Checkpoint:
         # Imported here, because a worker needs only the functions above.
         from airflow_provider_launch.triggers.pump import comms_bytes_unread
 
-        saving = asyncio.ensure_future(self.save(progress))
+        saving = asyncio.ensure_future(self.save(progress, at_shutdown=True))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _SHUTDOWN_SAVE_S
         while loop.time() < deadline:
@@ -114,7 +115,7 @@ class Checkpoint:
                 await asyncio.sleep(_STEP_S)
             if saving.cancelled():
                 # Shutdown cancels all asyncio tasks, perhaps before this one has sent anything; saving twice is safe.
-                saving = asyncio.ensure_future(self.save(progress))
-            elif saving.done() or not comms_bytes_unread():
+                saving = asyncio.ensure_future(self.save(progress, at_shutdown=True))
+            elif not comms_bytes_unread():
                 break
         saving.cancel()

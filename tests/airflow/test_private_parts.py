@@ -20,7 +20,7 @@ PARTS = {
     "airflow.models": ["Connection"],
     "airflow.sdk.bases.decorator": ["_TaskDecorator"],
     "airflow.sdk.execution_time": ["task_runner"],
-    "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields"],
+    "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields", "SetXCom", "_RequestFrame"],
     "airflow.sdk.execution_time.context": ["NEVER_EXPIRE"],
     "airflow.sdk.execution_time.task_runner": ["RuntimeTaskInstance", "SUPERVISOR_COMMS"],
     "airflow.sdk.log": ["redact"],

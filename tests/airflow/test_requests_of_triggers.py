@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
 from asgiref.sync import async_to_sync
 
@@ -114,6 +118,27 @@ def test_a_cancelled_trigger_leaves_no_unread_answer(comms) -> None:
 
     asyncio.run(main())
     assert comms.answered == len(comms.loops) == 1
+
+
+def test_the_position_is_on_its_way_at_once_when_a_triggerer_ends(monkeypatch) -> None:
+    """Before Airflow 3.3; through a thread it would be too late, and the next triggerer would repeat lines."""
+    monkeypatch.delattr(BaseXCom, "aset", raising=False)
+
+    async def main() -> bytes:
+        found: list[bytes] = []
+        comms = SimpleNamespace(id_counter=itertools.count(), _async_writer=SimpleNamespace(write=found.append))
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+        where = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1, "key": "k"}
+        saving = asyncio.ensure_future(_airflow.set_xcom_at_shutdown(value="position", **where))
+        await asyncio.sleep(0)
+        assert saving.done()
+        return b"".join(found)
+
+    sent = asyncio.run(main())
+    assert int.from_bytes(sent[:4], "big") == len(sent) - 4
+    number, body = msgspec.msgpack.decode(sent[4:])[:2]
+    assert number == 0
+    assert (body["type"], body["key"], body["value"]) == ("SetXCom", "k", "position")
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
