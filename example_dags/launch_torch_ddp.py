@@ -29,7 +29,6 @@ with DAG("launch_torch_ddp", schedule=None, catchup=False, doc_md=__doc__, tags=
             "script": str(HERE / "launch_torch_train.py"),
             "script_args": ["--checkpoints", CHECKPOINTS, "--fail-once"],
             "j": "2x2",
-            "rdzv_port": 0,
             "max_retries": 1,
             "env": {"OMP_NUM_THREADS": "1"},
         },

@@ -68,9 +68,8 @@ def main() -> None:
         # No process is ahead of the checkpoint.
         dist.barrier()
         loss = total / world
-    # Rank 0 may run on any node, and the task reads the result of replica 0: each of its processes has the same loss.
-    result = os.environ.get("LAUNCH_RESULT_PATH")
-    if result and os.environ["LOCAL_RANK"] == "0":
+    # Rank 0 may run on any node: each replica may write the result.
+    if rank == 0 and (result := os.environ.get("LAUNCH_RESULT_PATH")):
         document = {"loss": round(loss.item(), 4), "world": world, "epochs": EPOCHS, "resumed_at": first}
         Path(result).write_text(json.dumps(document), encoding="utf-8")
     dist.destroy_process_group()

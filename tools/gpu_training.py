@@ -20,9 +20,9 @@ from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
 PROGRAM = str(Path(__file__).parent / "gpu_training_program.py")
-LIMIT_S = 300.0
-"""Time limit of the whole script."""
-_TRAININGS = 2
+TRAINING_LIMIT_S = 100.0
+_MARGIN_S = 20.0
+"""A training that does not end is cancelled. Two of them and the check of the leases take at most 300 seconds."""
 ENV = {"OMP_NUM_THREADS": "1"}
 
 
@@ -37,14 +37,14 @@ def missing() -> str:
     return "" if torch.cuda.is_available() else "torch cannot use the GPUs: its build has no CUDA, or the driver is old"
 
 
-def trained(runner: Runner, app: AppDef, limit_s: float) -> Any:
+def trained(runner: Runner, app: AppDef) -> Any:
     """Run the app, and return its result.
 
     Raises:
         SystemExit: it has not succeeded; the text has its last lines.
     """
-    handle = runner.run(app, "local", {"time_limit_s": limit_s})
-    status = runner.wait(handle, 0.2, timeout=limit_s + 30)
+    handle = runner.run(app, "local", {"time_limit_s": TRAINING_LIMIT_S})
+    status = runner.wait(handle, 0.2, timeout=TRAINING_LIMIT_S + _MARGIN_S)
     if status is None or status.state is not AppState.SUCCEEDED:
         lines = [f"  {line.rstrip()}" for line in runner.log_lines(handle, app.roles[0].name, 0)][-20:]
         raise SystemExit("\n".join([f"{app.name} has not succeeded: {status}", *lines]))
@@ -111,7 +111,7 @@ def check(gpus: list[str], backend: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         params = {"local": {"root": root, "gpus": gpus}}
         with Runner("gpu", scheduler_params=params) as runner:
-            found = trained(runner, by_replicas(gpus, backend), LIMIT_S / _TRAININGS)
+            found = trained(runner, by_replicas(gpus, backend))
             world = min(len(gpus), 4)
             visible = [rank["visible"] for rank in found["ranks"]]
             if (found["world"], found["backend"], sorted(visible)) != (world, backend, sorted(gpus[:world])):
@@ -120,7 +120,7 @@ def check(gpus: list[str], backend: str) -> None:
                 raise SystemExit(f"a replica sees more than its own GPU: {found}")
             print(f"{world} replicas, {backend}, loss {found['loss']:.4f}, each with its own GPU")
             print(f"refused as it should be: {check_leases(runner, gpus)}")
-            found = trained(runner, by_torchrun(gpus, backend), LIMIT_S / _TRAININGS)
+            found = trained(runner, by_torchrun(gpus, backend))
             if (found["world"], found["backend"]) != (len(gpus), backend):
                 raise SystemExit(f"torchrun has not started a process for each GPU: {found}")
             print(f"torchrun with {len(gpus)} processes, {backend}, loss {found['loss']:.4f}")

@@ -114,8 +114,8 @@ _CONFIG: dict[str, Any] = {
             },
             "allowed_app_sources": {
                 "description": "Comma-separated folders and URLs below which the worker may open files (overlays and "
-                "workspaces) whose names are not in the DAG file but come from a template, an XCom or the "
-                "configuration of a run. Empty: none.",
+                "workspaces), and addresses of Docker engines that may build (`build_host`), which are not in the DAG "
+                "file but come from a template, an XCom or the configuration of a run. Empty: none.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "/opt/overlays, s3://bucket/overlays",

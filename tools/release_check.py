@@ -1,7 +1,8 @@
 """Checks what a release would publish: `make release-check`. Needs the network.
 
 Arguments: names of steps; none: all of them. The files are in `.build/release`. A step that could not check something
-has failed. A host without the oldest and the newest Python can rehearse with its own: `RELEASE_PYTHON=3.11`.
+has failed. The step `extras` needs the oldest and the newest Python that are supported: from PATH, pyenv or uv, which
+installs a missing one. A host that can have neither rehearses with its own Python: `RELEASE_PYTHON=3.11`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from versions import interpreter, matrix
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -168,21 +169,36 @@ def _metadata_problems(found: str) -> Iterator[str]:
 def check_extras() -> str:
     """Install the wheel with each extra into an empty environment, with the lowest and the newest dependencies."""
     wheel = next(path for path in built() if path.suffix == ".whl")
-    rows = yaml.safe_load((CHECKOUT / "tools" / "versions.yaml").read_text(encoding="utf-8"))["airflow"]
-    supported = [row for row in rows if row["promise"] == "supported"]
+    supported = [row for row in matrix()["airflow"] if row["promise"] == "supported"]
     oldest, newest = supported[-1]["pythons"][0], supported[0]["pythons"][-1]
     if rehearsal := os.environ.get("RELEASE_PYTHON"):
         oldest = newest = rehearsal
+    extras = project()["optional-dependencies"]
     problems = []
-    for extra in ("", *project()["optional-dependencies"]):
-        for python, resolution in ((oldest, "lowest-direct"), (newest, "highest")):
+    for minor, resolution in ((oldest, "lowest-direct"), (newest, "highest")):
+        try:
+            python = _python(minor)
+        except ReleaseError as error:
+            problems.append(f"not tested: all extras with Python {minor}, {resolution}: {error}")
+            continue
+        for extra in ("", *extras):
             try:
                 _check_extra(wheel, extra, python, resolution)
             except ReleaseError as error:
-                problems.append(f"extra {extra or 'none'}, Python {python}, {resolution}: {error}")
+                problems.append(f"extra {extra or 'none'}, Python {minor}, {resolution}: {error}")
     if problems:
         raise ReleaseError("\n".join(problems))
-    return f"none, {', '.join(project()['optional-dependencies'])}; Python {oldest} and {newest}"
+    return f"none, {', '.join(extras)}; Python {oldest} and {newest}{' (a rehearsal)' if rehearsal else ''}"
+
+
+def _python(minor: str) -> str:
+    """Return the Python of a minor version; uv installs it if this host has none."""
+    found = interpreter(minor)
+    try:
+        run(uv(), "python", "find", found)
+    except ReleaseError:
+        run(uv(), "python", "install", minor)
+    return found
 
 
 def _check_extra(wheel: Path, extra: str, python: str, resolution: str) -> None:

@@ -70,7 +70,7 @@ def environment(name: str, python: str, row: dict[str, Any], *needs: str) -> Pat
     if done.exists():
         return program
     uv = shutil.which("uv") or str(CHECKOUT / ".build" / "venv" / "bin" / "uv")
-    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", _interpreter(python), str(home)], check=True)
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", interpreter(python), str(home)], check=True)
     for arguments in steps:
         install = [uv, "pip", "install", "--quiet", "--python", str(program), *arguments]
         subprocess.run(install, cwd=CHECKOUT, check=True)
@@ -78,7 +78,8 @@ def environment(name: str, python: str, row: dict[str, Any], *needs: str) -> Pat
     return program
 
 
-def _interpreter(python: str) -> str:
+def interpreter(python: str) -> str:
+    """Return the path of this minor version below pyenv, or the version itself, which uv searches elsewhere."""
     # Those of pyenv have shims that answer for versions that are not selected.
     own = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     return next((str(found / "bin" / "python") for found in sorted(own.glob(f"{python}.*"))), python)

@@ -129,12 +129,21 @@ def failed_replicas(
     response: DescribeAppResponse, last_lines: Mapping[str, Sequence[str]] | None = None
 ) -> list[ReplicaStatus]:
     """Return the failed replicas, the one that made the app fail first; else the cancelled ones, as they ended."""
-    replicas = [replica for status in response.roles_statuses for replica in status.replicas]
-    if failed := in_order_of_failure(replicas, response.msg, last_lines):
+    if failed := _in_order_of_failure(response, last_lines):
         return failed
-    cancelled = [replica for replica in replicas if replica.state == AppState.CANCELLED]
+    cancelled = [replica for replica in _replicas(response) if replica.state == AppState.CANCELLED]
     named = [replica for replica in cancelled if f"{replica.role}/{replica.id} " in response.msg]
     return sorted(named or cancelled, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
+
+
+def _in_order_of_failure(
+    response: DescribeAppResponse, last_lines: Mapping[str, Sequence[str]] | None
+) -> list[ReplicaStatus]:
+    return in_order_of_failure(_replicas(response), response.msg, last_lines)
+
+
+def _replicas(response: DescribeAppResponse) -> list[ReplicaStatus]:
+    return [replica for status in response.roles_statuses for replica in status.replicas]
 
 
 def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> AppFailedError:
@@ -180,7 +189,9 @@ def error_line(response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]
     if replica is None:
         return one_line(msg or str(response.state), _ERROR_CHARS)
     name = f"{replica.role}/{replica.id}"
-    if (msg and not _is_about(msg, replica)) or replica.state != AppState.FAILED:
+    # The message of the scheduler may be about a consequence, which ended first; then it stopped the cause.
+    failed = _in_order_of_failure(response, tails)
+    if not failed or (msg and not any(_is_about(msg, one) for one in failed)):
         return one_line(msg or f"{name} ended as {replica.state}", _ERROR_CHARS)
     written = _written(replica, response)
     error = written[0] if written else error_in(tails.get(name, ()))

@@ -51,6 +51,7 @@ def _as_host_key(value: Any) -> str:
 
 
 _HOST_KEY_CURE = "the key of the server is always checked; give it as host_key, or add it to known_hosts of the worker"
+_LIST_CURE = "list them in a connection of type launch_kubernetes that names this one by kubernetes_conn_id"
 _FIELDS: Mapping[str, Mapping[str, _Field]] = {
     "kubernetes": {
         "in_cluster": _Field("in_cluster", convert=_as_bool),
@@ -58,6 +59,8 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "kube_config": _Field("kubeconfig_secret", convert=_as_text),
         "cluster_context": _Field("context"),
         "namespace": _Field("namespace"),
+        "namespaces": _Field(cure=_LIST_CURE),
+        "contexts": _Field(cure=_LIST_CURE),
         "disable_verify_ssl": _Field(cure="set insecure-skip-tls-verify for the cluster in the kubeconfig"),
         # Connections are short, and each request has a timeout.
         "disable_tcp_keepalive": _IGNORED,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider_launch._task.errors import final_errors
@@ -77,12 +77,11 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         """The last outcome and its value, so that a warning about that is logged once."""
         op_kwargs = dict(op_kwargs or {})
         with final_errors(kwargs.get("task_id", "")):
-            parameters = parameters_of(python_callable)
-            _refuse(kwargs, op_kwargs, python_callable.__name__, parameters)
-            _check_arguments(python_callable, op_args, op_kwargs, parameters)
+            _refuse(kwargs, op_kwargs, python_callable)
+            _check_arguments(python_callable, op_args, op_kwargs)
             fields = {name: kwargs.pop(name) for name in _OF_ROLE if name in kwargs}
             app = role_app(python_callable.__name__, python=python or "python3", torch=torch, **fields)
-        if _REPLICA in parameters:
+        if _REPLICA in parameters_of(python_callable):
             # Airflow checks that all parameters have a value.
             op_kwargs[_REPLICA] = None
         super().__init__(
@@ -138,25 +137,66 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         super().dry_run()
 
 
-def _refuse(kwargs: Mapping[str, Any], op_kwargs: Mapping[str, Any], function: str, parameters: Iterable[str]) -> None:
+class _FunctionTask(_TaskDecorator[Any, Any, Any]):
+    """The decorated function; also checks a mapped task, whose operator Airflow creates only in a run."""
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> Any:
+        partial = self.kwargs.get("op_kwargs") or {}
+        with final_errors(str(self.kwargs.get("task_id", ""))):
+            value = expand_input.value
+            items = [*_mapped_items(value)]
+            given = {*partial, *(value if isinstance(value, Mapping) else (name for name, _, _ in items))}
+            if _has_later_names(value):
+                given |= {name for name in parameters_of(self.function) if name != _REPLICA}
+            _refuse(self.kwargs, given, self.function)
+            _check_arguments(self.function, self.kwargs.get("op_args") or (), partial)
+            for _, path, each in items:
+                check_json(each, path, _is_later)
+        return super()._expand(expand_input, strict=strict)
+
+
+def _mapped_items(given: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name, the path and the value of each argument of `.expand(x=[...])` or `.expand_kwargs([...])`."""
+    if isinstance(given, Mapping):
+        for name, values in given.items():
+            if isinstance(values, Mapping):
+                # Each item becomes a pair, so that its key is a value.
+                yield from ((name, f"{name}, key {key!r},", key) for key in values)
+                yield from ((name, f"{name}[{key!r}]", value) for key, value in values.items())
+            elif _is_later(values):
+                yield name, name, values
+            else:
+                yield from ((name, f"{name}[{at}]", value) for at, value in enumerate(values))
+    elif not _is_later(given):
+        for at, each in enumerate(given):
+            if isinstance(each, Mapping):
+                yield from ((name, f"expand_kwargs[{at}][{name!r}]", value) for name, value in each.items())
+
+
+def _has_later_names(given: Any) -> bool:
+    """Return whether `.expand_kwargs` gets its names only in a run."""
+    return not isinstance(given, Mapping) and (_is_later(given) or any(map(_is_later, given)))
+
+
+def _refuse(kwargs: Mapping[str, Any], given: Container[str], function: Callable[..., Any]) -> None:
+    """Refuse options and parameters that a function cannot have; `given` are the names that get an argument."""
     from airflow_provider_launch.specs.errors import InvalidAppError
 
-    if given := [name for name in _NOT_TAKEN if name in kwargs]:
-        raise InvalidAppError(f"{_NAME}: {_NOT_TAKEN[given[0]]}")
-    if _REPLICA in op_kwargs:
-        raise InvalidAppError(f"argument {_REPLICA!r} of {function!r} is given by the launcher; leave it out")
-    for name in parameters:
-        if name in KNOWN_CONTEXT_KEYS and name not in _TEXTS and name not in op_kwargs:
+    if refused := [name for name in _NOT_TAKEN if name in kwargs]:
+        raise InvalidAppError(f"{_NAME}: {_NOT_TAKEN[refused[0]]}")
+    if _REPLICA in given:
+        raise InvalidAppError(f"argument {_REPLICA!r} of {function.__name__!r} is given by the launcher; leave it out")
+    for name in parameters_of(function):
+        if name in KNOWN_CONTEXT_KEYS and name not in _TEXTS and name not in given:
             raise InvalidAppError(
-                f"parameter {name!r} of {function!r} is a part of Airflow's context that stays on the worker; "
-                f"pass what the function needs, for example by a template"
+                f"parameter {name!r} of {function.__name__!r} is a part of Airflow's context that stays on the "
+                f"worker; pass what the function needs, for example by a template"
             )
 
 
-def _check_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
-) -> None:
+def _check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that JSON cannot hold, as far as they are known when the DAG is parsed."""
+    names = parameters_of(function)
     for at, value in enumerate(args):
         check_json(value, names[at] if at < len(names) else f"args[{at}]", _is_later)
     for name, value in kwargs.items():
@@ -218,15 +258,13 @@ def launch_python_task(
 
     def decorate(function: Callable[..., Any]) -> Any:
         with final_errors(str(kwargs.get("task_id") or getattr(function, "__name__", ""))):
-            # Here, because Airflow creates no operator for a mapped task.
+            # Here, because Airflow creates the operator of a mapped task only in a run.
             has_workspace = kwargs.get("workspace") is not None
             if not surely_travels(function, has_workspace=has_workspace):
                 source_of(function, has_workspace=has_workspace)
-        return task_decorator_factory(
-            python_callable=function,
-            multiple_outputs=multiple_outputs,
-            decorated_operator_class=cast("Any", _LaunchPythonOperator),
-            **kwargs,
-        )
+        named: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
+        return _FunctionTask(
+            function=function, operator_class=cast("Any", _LaunchPythonOperator), kwargs=kwargs, **named,
+        )  # fmt: skip
 
     return decorate if python_callable is None else decorate(python_callable)

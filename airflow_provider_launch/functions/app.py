@@ -23,7 +23,7 @@ from airflow_provider_launch.specs.secrets import FUNCTION_VARIABLES
 from airflow_provider_launch.specs.workspaces import Workspace
 
 LARGEST_BYTES = 1_000_000
-"""Limit for the source and the arguments of a function. Kubernetes stores 1.5 MB, and Linux passes 2 MB."""
+"""Limit for the source and the arguments of a function, any text. Kubernetes stores 1.5 MB, and Linux passes 2 MB."""
 _PART_CHARS = 120_000
 """Linux passes 131 071 bytes in one variable."""
 # It also runs with Python 2, to name the reason. It contains `LAUNCH_RESULT_PATH`, because a scheduler that cannot
@@ -166,7 +166,8 @@ def _variables(source: FunctionSource, document: Mapping[str, Any]) -> dict[str,
     text = json.dumps({"file": source.file, "line": source.line, "pieces": source.pieces})
     # A task renders the variables of its app: text with braces is data, and no template that could end its string.
     arguments = written(document)
-    if (size := len(text) + len(arguments)) > LARGEST_BYTES:
+    # Kubernetes stores each `$` twice.
+    if (size := len(text) + len(arguments) + arguments.count("$")) > LARGEST_BYTES:
         raise InvalidAppError(
             f"function {source.name!r} and its arguments have {size} bytes, the limit is {LARGEST_BYTES}; store the "
             f"data, and pass its address"

@@ -151,8 +151,8 @@ def with_defaults(function: Any, defaults: dict[str, Any]) -> Any:
 
 def made_folder() -> str | None:
     """Return a new folder for the modules; None: nothing can be written here."""
-    beside = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE") or "")
-    for parent in (beside, os.environ.get("TMPDIR"), "/tmp", os.getcwd()):
+    of_app = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE") or "")
+    for parent in (of_app, os.environ.get("TMPDIR"), "/tmp", os.getcwd()):
         # In /dev there are devices, and on Kubernetes the file of the error.
         if parent and not parent.startswith("/dev"):
             folder = os.path.join(parent, FOLDER + os.urandom(6).hex())

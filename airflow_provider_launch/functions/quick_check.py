@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from airflow_provider_launch.functions.loaded_names import names_in
+from airflow_provider_launch.functions.loaded_names import Names, names_in
 from airflow_provider_launch.functions.source import GENERATORS, is_in_image, is_of_airflow, is_plain
 
 _IMPORT = re.compile(r"(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+\(?([\w.,\s]+)\)?\s*")
@@ -44,6 +44,8 @@ class _Imports:
     """The modules that a name may come from."""
     unclear: set[str] = field(default_factory=set)
     """Words of other lines that contain `import`."""
+    helpers: dict[CodeType, Names | None] = field(default_factory=dict)
+    """The names that helpers of many tasks use; None: the complete check is needed."""
 
 
 _READ: dict[str, _Imports] = {}
@@ -96,16 +98,16 @@ class _Check:
         function = self._function
         if "*" in self._imports.unclear or function.__name__ in function.__globals__ or not _has_plain_cells(function):
             return False
-        todo = [function.__code__]
+        todo = [names_in(function.__code__)]
         while todo:
-            names = names_in(todo.pop())
+            names = todo.pop()
             if not all(self._has_module(name) for name in names.modules):
                 return False
             for name in names.needed.keys() - self._seen:
                 self._seen.add(name)
                 value = function.__globals__.get(name, self)
-                if self._is_helper(name, value):
-                    todo.append(value.__code__)
+                if helper := self._helper(name, value):
+                    todo.append(helper)
                 elif not self._is_known(name, value):
                     return False
         return True
@@ -122,17 +124,24 @@ class _Check:
     def _has_module(self, module: str) -> bool:
         return is_in_image(module, self._path, has_workspace=self._has_workspace)
 
-    def _is_helper(self, name: str, value: Any) -> bool:
+    def _helper(self, name: str, value: Any) -> Names | None:
+        """Return the names that a simple function of the file uses."""
         if type(value) is not FunctionType or name in self._imports.modules or self._function.__closure__:
             # Helpers share one module with the values of functions around this one.
+            return None
+        if value.__defaults__ or value.__kwdefaults__ or value.__dict__ or value.__closure__ or value.__name__ != name:
+            return None
+        code, known = value.__code__, self._imports.helpers
+        if code not in known:
+            known[code] = names_in(code) if self._is_alone(name, value) else None
+        return known[code]
+
+    def _is_alone(self, name: str, value: FunctionType) -> bool:
+        code, lines = value.__code__, self._imports.lines
+        if code.co_filename != self._path or code.co_firstlineno > len(lines):
             return False
-        code = value.__code__
-        if code.co_filename != self._path or value.__name__ != name or code.co_firstlineno > len(self._imports.lines):
-            return False
-        line = self._imports.lines[code.co_firstlineno - 1]
-        is_alone = re.match(rf"\s*(?:async\s+)?def\s+{name}\b", line) is not None
-        has_more = bool(value.__defaults__ or value.__kwdefaults__ or value.__dict__ or value.__closure__)
-        return is_alone and not has_more and _is_simple(value, may_yield=True)
+        found = re.match(rf"\s*(?:async\s+)?def\s+{name}\b", lines[code.co_firstlineno - 1])
+        return found is not None and _is_simple(value, may_yield=True)
 
 
 def _has_plain_cells(function: FunctionType) -> bool:

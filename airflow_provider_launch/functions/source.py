@@ -406,8 +406,8 @@ def is_in_image(module: str, path: str, *, has_workspace: bool) -> bool:
         return False
     if has_workspace or root in sys.stdlib_module_names:
         return True
-    beside = os.path.join(os.path.dirname(path), root)
-    return not (os.path.isfile(f"{beside}.py") or os.path.isfile(os.path.join(beside, "__init__.py")))
+    nearby = os.path.join(os.path.dirname(path), root)
+    return not (os.path.isfile(f"{nearby}.py") or os.path.isfile(os.path.join(nearby, "__init__.py")))
 
 
 def _module_name(value: Any) -> str:

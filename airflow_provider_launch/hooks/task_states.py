@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from airflow_provider_launch._airflow import ask, conf
 from airflow_provider_launch.runner.orphans import ABSENT, GONE
@@ -20,8 +21,11 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "launch_deployment_id"
 """The Airflow Variable with the id of the deployment, unless `[launch] deployment_id` is set."""
-_MOST_RUNS = 100
-"""Limit of runs in one request: Airflow's client refuses a URL of 64 KB, which 2000 ids exceed."""
+_MOST_RUNS, _MOST_TASKS = 100, 1000
+"""Limits of runs and tasks in one request."""
+_MOST_CHARS = 24 * 1024
+"""Limit of the characters of its runs, and of its tasks: Airflow's client refuses a URL of 64 KB."""
+_PARAMETER = len("&task_ids=")
 _INDEXED = re.compile(r"(.+)_\d+\Z")
 _NOT_FOUND = 404
 
@@ -81,10 +85,25 @@ def questions_for(keys: Collection[TaskKey]) -> Iterator[Question]:
         by_dag[key.dag_id].append(key)
     for of_dag in by_dag.values():
         for group in _without_clashes({key.task_id for key in of_dag}):
-            runs = sorted({key.run_id for key in of_dag if key.task_id in group})
-            for start in range(0, len(runs), _MOST_RUNS):
-                some = {*runs[start : start + _MOST_RUNS]}
-                yield Question(frozenset(key for key in of_dag if key.task_id in group and key.run_id in some))
+            for tasks in _parts(group, _MOST_TASKS):
+                of_tasks = [key for key in of_dag if key.task_id in tasks]
+                for runs in _parts({key.run_id for key in of_tasks}, _MOST_RUNS):
+                    yield Question(frozenset(key for key in of_tasks if key.run_id in runs))
+
+
+def _parts(names: set[str], most: int) -> Iterator[set[str]]:
+    """Divide names into parts that fit into an address."""
+    part: set[str] = set()
+    chars = 0
+    for name in sorted(names):
+        size = len(quote(name, safe="")) + _PARAMETER
+        if part and (len(part) == most or chars + size > _MOST_CHARS):
+            yield part
+            part, chars = set(), 0
+        part.add(name)
+        chars += size
+    if part:
+        yield part
 
 
 def _without_clashes(task_ids: set[str]) -> list[set[str]]:

@@ -54,7 +54,7 @@ def _read(given: str, operator: LaunchAppOperator, context: Context | None, sour
     place = Path(dag.fileloc).parent if dag and dag.fileloc else Path.cwd()
     location = given if "://" in given else str(place / Path(given).expanduser())
     if sources is not None:
-        sources.check(given, location, f"option {_TEMPLATE}")
+        sources.check_option(given, location, f"option {_TEMPLATE}")
     try:
         # It was checked above as it is written.
         with overlays.guarded(lambda _: None):

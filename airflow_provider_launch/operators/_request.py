@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.checkpoint_dir import (
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.runopts import runopts
+
+
+_BUILD_HOST = "build_host"
 
 
 def shown_dry_run(operator: LaunchAppOperator, app: AppDef) -> str:
@@ -49,17 +54,20 @@ def launch_options(
         operator: the task, rendered.
         hook: connects to the scheduler.
         context: the context of the run, to render a pod template.
-        sources: decides which pod templates may be read.
+        sources: decides which pod templates may be read, and which engine may build.
 
     Raises:
-        InvalidAppError: an option is unknown, locked, wrong, or given twice.
+        InvalidAppError: an option is unknown, locked, wrong, or given twice, or may not be named.
         UnsupportedError: the scheduler has no time limit.
     """
-    cfg = hook.merged_cfg(with_pod_templates(operator, hook.scheduler.run_opts(), context, sources))
+    schema = hook.scheduler.run_opts()
+    given = with_pod_templates(operator, schema, context, sources)
+    if sources is not None:
+        _check_build_host(given, schema, sources)
+    cfg = hook.merged_cfg(given)
     limit = operator.time_limit_s
     if limit is None:
         return cfg
-    schema = hook.scheduler.run_opts()
     name = schema.registered_name("time_limit_s")
     if name is None:
         raise UnsupportedError(
@@ -67,10 +75,17 @@ def launch_options(
             f"leave it out, or use execution_timeout, which needs a running worker"
         )
     refuse_locked(operator.launch_conn_id, hook.options, schema, [name])
-    given = cfg.get(name) if "time_limit_s" in (operator.cfg or {}) else None
-    if given is not None and given != limit:
-        raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
+    in_cfg = cfg.get(name) if "time_limit_s" in (operator.cfg or {}) else None
+    if in_cfg is not None and in_cfg != limit:
+        raise InvalidAppError(f"time_limit_s is {limit} at the operator and {in_cfg} in its cfg; set it once")
     return {**cfg, name: limit}
+
+
+def _check_build_host(given: Any, schema: runopts, sources: Sources) -> None:
+    """Refuse an engine that a run names: it gets the workspace, and the worker's logins for registries."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if schema.registered_name(str(name)) == _BUILD_HOST and value:
+            sources.check_option(str(value), str(value), f"option {_BUILD_HOST}")
 
 
 def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHook, sources: Sources) -> AppDef:

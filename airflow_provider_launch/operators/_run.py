@@ -33,7 +33,6 @@ from airflow_provider_launch.operators._request import launch_app, launch_option
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, LaunchError, UnknownOutcomeError
-from airflow_provider_launch.specs.owner import TaskKey
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import create_checkpoint, delete_checkpoint
 from airflow_provider_launch.util.untrusted import clean_text
@@ -103,6 +102,7 @@ class OperatorRun(TaskRun):
     def _run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
         op, attempt, began = self._op, self._attempt, time.time()
         cfg = launch_options(op, self._hook, self._context, sources)
+        sources.check_variables(app)
         self._killer.check()
         _ = self._on_finish  # refuses an invalid value now instead of after the end of the app
         check_streams(self._scheduler, op.streams)
@@ -249,7 +249,7 @@ class OperatorRun(TaskRun):
         op, is_new = self._op, self._attempt.adopted is None
         create_checkpoint(self._ti)
         if op.follow_options.may_cancel:
-            cancel_if_refused(TaskKey.of(self._ti), handle, self._hook, self._log)
+            cancel_if_refused(self._ti, handle, self._hook, self._log)
         limit = op.execution_timeout
         trigger = AppStatusTrigger(
             handle,

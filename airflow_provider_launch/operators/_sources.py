@@ -1,4 +1,7 @@
-"""Restricts the files and addresses that an app lets the worker open to those in the DAG file or in `[launch]`."""
+"""Restricts the files and addresses that an app lets the worker open to those in the DAG file or in `[launch]`.
+
+Fields of pods that variables name are restricted likewise.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.roles import AppDef
 
 _SHORTEST_PART = 3
 """Minimum length of the strings from a run that are searched in paths; shorter ones may be part of any path."""
@@ -48,6 +55,37 @@ class Sources:
             f"{what} names {given!r}, which is not written in the DAG file: it came from a template, an XCom or the "
             f"configuration of a run, and the worker would open it with its own rights; write it into the DAG file, "
             f"or have the administrator add its folder or address to allowed_app_sources in the section launch"
+        )
+
+    def check_option(self, given: str, location: str, what: str) -> None:
+        """Do the same for an option of the task, which the DAG file contains also if a function builds the app."""
+        Sources(self._literals).check(given, location, what)
+
+    def check_variables(self, app: AppDef) -> None:
+        """Refuse variables that a text from a run would make a field of the pod, because such a text is data.
+
+        Raises:
+            InvalidAppError: names role and variable.
+        """
+        for role in app.roles:
+            for name, text in role.env.items():
+                if str(text).startswith(FIELD_PATH) and not self._is_field_of_dag_file(text):
+                    raise InvalidAppError(
+                        f"role {role.name!r}: the value of variable {name} begins with {FIELD_PATH}, which stands for "
+                        f"a field of the pod, and came from a template, an XCom or the configuration of a run; write "
+                        f"it into the DAG file, or change the value"
+                    )
+
+    def _is_field_of_dag_file(self, text: str) -> bool:
+        if self._foreign is not None:
+            return text in (self._literals or ()) or not any(
+                FIELD_PATH in each and each in text for each in self._foreign
+            )
+        # The rest of a field may be a template: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
+        return self._literals is None or any(
+            text == literal or ("{" in literal and text.startswith(literal.partition("{")[0]))
+            for literal in self._literals
+            if literal.startswith(FIELD_PATH)
         )
 
     def _is_of_dag_file(self, location: str) -> bool:

@@ -211,8 +211,9 @@ class LaunchAppOperator(BaseOperator):
         """The last rendered arguments of the component: with `$` marked, as in `_data`, and unmarked."""
         with _final_errors(self.task_id):
             self._check_arguments()
-            self._check_app()
-        _set_upstream(self, (self.app, self.component_args))
+            is_known = self._check_app()
+        # An app that is known has no part of another task.
+        _set_upstream(self, (self.component_args,) if is_known else (self.app, self.component_args))
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
@@ -274,7 +275,8 @@ class LaunchAppOperator(BaseOperator):
             silence_limit_s=self.silence_limit_s,
         )
 
-    def _check_app(self) -> None:
+    def _check_app(self) -> bool:
+        """Check the app as far as it is known, and return whether all of it is."""
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         if (self.app is None) == (self.component is None):
@@ -289,6 +291,8 @@ class LaunchAppOperator(BaseOperator):
             raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
         elif not callable(self.app) and not _has_xcom(self.app):
             _as_app(self.app)
+            return True
+        return False
 
     def _rendered_app(self) -> AppDef:
         """Return the app, after templates are rendered."""
@@ -432,7 +436,7 @@ class LaunchAppOperator(BaseOperator):
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if content is not None and any(content is field for field in self._app_fields):
+        if content is not None and any(content is field for field in (*self._app_fields, self.cfg)):
             self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
         from airflow_provider_launch.util.openapi_models import is_model, plain
@@ -536,7 +540,7 @@ class LaunchAppOperator(BaseOperator):
         literals = self._literals or set()
         rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
         external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
-        return Sources(literals, (rendered | external) - literals)
+        return Sources(self._literals, (rendered | external) - literals)
 
 
 def _as_app(value: Any) -> AppDef:

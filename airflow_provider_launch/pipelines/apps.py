@@ -138,13 +138,15 @@ def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
 def code_folder(model: PipelineModel, settings: ExecutorSettings, step: TaskStep) -> Path:
     """Return the folder on the worker in which a task starts and from which functions are imported.
 
-    By default that of the file, or the nearest folder above it that has the module or the notebook of the step, up to
-    the root of the project: there paths of magnus and runnable start.
+    By default that of the file, or that of the included file that has the step, or the nearest folder above it that
+    has the module or the notebook of the step, up to the root of the project: there paths of magnus and runnable start.
     """
     if settings.code_dir:
         return (model.folder / settings.code_dir).resolve()
-    if step.command_type not in {"python", "notebook"} or _has_code(model.folder, step):
+    if step.command_type not in {"python", "notebook"}:
         return model.folder
+    if own := next((folder for folder in model.folders_of(step) if _has_code(folder, step)), None):
+        return own
     around = [model.folder, *model.folder.parents]
     root = next((folder for folder in around if any((folder / mark).exists() for mark in _ROOT_MARKS)), None)
     inside = around[1 : around.index(root) + 1] if root is not None else []

@@ -35,6 +35,7 @@ _PROGRAM_MODE = 0o755
 _PART_OF_FREE = 0.5
 """Part of the free disk that the files of one task may take in a catalog on this host."""
 _TOO_LARGE = "the files of the task need more than half of the free disk of the catalog; store less, or free some space"
+_HAS_HOLES = "the files of the task are larger than their disk, so they have holes; write them without holes"
 
 
 class CatalogError(LaunchError):
@@ -129,8 +130,8 @@ class RunCatalog:
         for pattern in patterns:
             names = [name for name in sorted(found) if matches(name, pattern)]
             if not names:
-                there = ", ".join(sorted(found)[:12]) or "nothing"
-                raise CatalogError(f"no file of the catalog matches {pattern!r}; there are {there}")
+                there = f"it has {', '.join(sorted(found)[:12])}" if found else "no earlier task stored any"
+                raise CatalogError(f"no file of the catalog matches {pattern!r}; {there}")
             items += [self._fetch(name, found[name], folder) for name in names]
         return items
 
@@ -149,7 +150,8 @@ class RunCatalog:
             files: further files to copy if they exist.
 
         Raises:
-            CatalogError: no file matches a pattern, or the files need more than half of the free disk of this host.
+            CatalogError: no file matches a pattern, or the files need more than half of the free disk of this host, or
+                are larger than their own disk.
             FolderError: a file is a link that leads out of the folder, or another user may change a folder.
         """
         self._refuse_foreign()
@@ -165,9 +167,9 @@ class RunCatalog:
                     raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
                 chosen |= dict.fromkeys(found)
             chosen |= dict.fromkeys(sorted({*files} & {*names}))
-            room = self._room() if chosen else 0
+            room = self._room(folder) if chosen else 0
             if sum(sizes[name] for name in chosen) > room:
-                raise CatalogError(_TOO_LARGE)
+                raise CatalogError(self._too_large)
             try:
                 for name in chosen:
                     items.append(self._store(name, left, room))
@@ -219,10 +221,14 @@ class RunCatalog:
         for name in [name for name in _files_below(folder, unfinished=True) if name not in names]:
             (folder / name).unlink(missing_ok=True)
 
-    def _room(self) -> float:
+    @property
+    def _too_large(self) -> str:
+        return _TOO_LARGE if self._base.protocol in _ON_THIS_HOST else _HAS_HOLES
+
+    def _room(self, folder: Path) -> float:
         """Return how many bytes the files of this task may take: a program can write holes of any size."""
         if self._base.protocol not in _ON_THIS_HOST:
-            return math.inf
+            return shutil.disk_usage(folder).total
         make_dirs(Path(str(self._root.path)))
         return shutil.disk_usage(str(self._root.path)).free * _PART_OF_FREE
 
@@ -247,7 +253,7 @@ class RunCatalog:
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
             try:
                 with left.open(name) as reader, part.open("wb") as writer:
-                    size, digest, is_whole = _copied(reader, writer, room)
+                    size, digest, is_whole = _copied(reader, writer, room, self._too_large)
                     if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
                         Path(part.path).chmod(_PROGRAM_MODE)
             except BaseException:
@@ -258,7 +264,7 @@ class RunCatalog:
         else:
             # An object becomes visible only when complete.
             with left.open(name) as reader, target.open("wb") as writer:
-                size, digest, is_whole = _copied(reader, writer)
+                size, digest, is_whole = _copied(reader, writer, room, self._too_large)
         return CatalogItem(name, "put", size, digest, is_whole)
 
 
@@ -316,7 +322,9 @@ def _folder_name(text: str) -> str:
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
-def _copied(reader: IO[bytes], writer: IO[bytes], limit: float = math.inf) -> tuple[int, str, bool]:
+def _copied(
+    reader: IO[bytes], writer: IO[bytes], limit: float = math.inf, too_large: str = ""
+) -> tuple[int, str, bool]:
     """Copy, and return the size, the hash, and whether the hash covers the whole file.
 
     Raises:
@@ -329,7 +337,7 @@ def _copied(reader: IO[bytes], writer: IO[bytes], limit: float = math.inf) -> tu
             digest.update(chunk)
         size += len(chunk)
         if size > limit:
-            raise CatalogError(_TOO_LARGE)
+            raise CatalogError(too_large)
     if size > HASHED_UP_TO:
         digest.update(str(size).encode())
     return size, digest.hexdigest(), size <= HASHED_UP_TO

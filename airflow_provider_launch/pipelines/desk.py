@@ -38,7 +38,7 @@ from airflow_provider_launch.pipelines.model import (
     TaskStep,
 )
 from airflow_provider_launch.pipelines.objects import file_of, notebook_copy, object_names, readable, reference
-from airflow_provider_launch.pipelines.run_step import launched, secrets_of
+from airflow_provider_launch.pipelines.run_step import launched, rendered, secrets_of
 from airflow_provider_launch.settings import LAUNCH_HOME
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 
@@ -191,7 +191,7 @@ class DeskRun:
         if not all(outcomes):
             return False
         try:
-            reduced = parameters.reduced(each, step.reducer, [self._model.folder])
+            reduced = parameters.reduced(each, step.reducer, self._model.reducer_folders(step))
         except LaunchError as error:
             return self._fail(key, error)
         self._order += 1
@@ -246,13 +246,12 @@ class DeskRun:
         """
         model, step = _at_desk(self._model, step)
         values = state.known.values
-        step = _rendered(step, values, self._folder.name)
         objects = readable(values, self._tasks, state.scopes)
         catalog = self._catalog(task_id, state)
         folder = self._folder / "tasks" / f"{task_id}-{secrets.token_hex(4)}"
         make_dirs(folder)
         try:
-            place = placement(model, step)
+            step, place = rendered(step, placement(model, step), values, self._folder.name)
             if step.catalog and (patterns := step.catalog.project or model.project):
                 copy_project(code_folder(model, place.settings, step), patterns, folder)
             is_python = step.command_type in ("python", "notebook")
@@ -306,34 +305,6 @@ def _at_desk(model: PipelineModel, step: TaskStep) -> tuple[PipelineModel, TaskS
         config = {name: found[name] for name in _KEPT if name in found}
     local = ExecutorSection(LOCAL, config, section.place)
     return replace(model, executor=ExecutorSection(LOCAL)), replace(step, executor=local, overrides={})
-
-
-def _rendered(step: TaskStep, values: Mapping[str, Any], run_id: str) -> TaskStep:
-    """Return a step whose templates have the values that exist without Airflow: `ds`, `ts`, `run_id` and `params`."""
-    texts = json.dumps([step.command if step.template else "", step.args, step.app])
-    if not any(mark in texts for mark in ("{{", "{%")):
-        return step
-    import jinja2
-
-    now = datetime.now(timezone.utc)
-    day = now.date().isoformat()
-    context = {"ds": day, "ds_nodash": day.replace("-", ""), "ts": now.isoformat(), "run_id": run_id, "params": values}
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701 - commands are not HTML
-
-    def render(value: Any) -> Any:
-        if isinstance(value, str):
-            return environment.from_string(value).render(context)
-        if isinstance(value, Mapping):
-            return {name: render(item) for name, item in value.items()}
-        return [render(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-    try:
-        command = render(step.command) if step.template else step.command
-        return replace(step, command=command, args=render(step.args), app=render(step.app))
-    except jinja2.UndefinedError as error:
-        raise InvalidAppError(
-            f"the template of step {step.name!r} needs Airflow: {error}; here are only {', '.join(context)}"
-        ) from error
 
 
 def runs_of(name: str) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow_provider_launch.pipelines.problems import PipelineError, Place, Pro
 from airflow_provider_launch.schedulers import backends
 from airflow_provider_launch.schedulers.backends import BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import checked_options
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
 
@@ -23,6 +24,9 @@ BACKENDS: Mapping[str, BackendInfo] = {info.executor: info for info in backends.
 """The scheduler of each executor type."""
 LOCAL = next(iter(BACKENDS))
 _ON_THIS_HOST = [name for name, info in BACKENDS.items() if info.in_containers and info.shares_files]
+_TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir", "data_dir", "data_volume")
+_NUMBERS = ("cpu", "gpu", "memory_mb", "replicas")
+"""Settings that are templates, besides `env` and the options of the scheduler. The others shape the DAG."""
 _GONE = {name: info.executor for info in BACKENDS.values() for name in info.executors[1:]}
 
 
@@ -36,6 +40,7 @@ class ExecutorSettings:
     """Image of the tasks, required for executors with containers. Alias: `docker_image`."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the tasks. Alias: `environment`."""
+    # Until they are rendered, numbers may be templates.
     cpu: int | None = None
     """Cores of one replica."""
     gpu: int | None = None
@@ -259,7 +264,8 @@ def _split(
     options = {name: value for name, value in merged.items() if name not in names and name != "cfg"}
     options.update(mapping_of(merged.get("cfg")))
     before = len(problems)
-    kinds = {name: _expected(name, value) for name, value in own.items()}
+    is_later = {name for name in _NUMBERS if isinstance(own.get(name), str) and "{{" in own[name]}
+    kinds = {name: _expected(name, value) for name, value in own.items() if name not in is_later}
     problems.extend(
         Problem(f"setting {name!r} must be {expected}, not {own[name]!r}", place)
         for name, (expected, right) in kinds.items()
@@ -272,6 +278,26 @@ def _split(
     if "env" in own:
         own["env"] = {str(name): str(value) for name, value in own["env"].items()}
     return ExecutorSettings(**own), options
+
+
+def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) -> ExecutorSettings:
+    """Return settings whose templates are rendered, except `env`.
+
+    Raises:
+        InvalidAppError: the template of a number does not give a valid one.
+    """
+    found = {name: render(getattr(settings, name)) for name in _TEMPLATES}
+    for name in _NUMBERS:
+        value = getattr(settings, name)
+        if not isinstance(value, str):
+            continue
+        text = str(render(value)).strip()
+        number = int(text) if text.isdecimal() else text
+        expected, is_valid = _expected(name, number)
+        if not is_valid or isinstance(number, str):
+            raise InvalidAppError(f"setting {name!r} must be {expected}; its template {value!r} gave {text!r}")
+        found[name] = number
+    return dataclasses.replace(settings, **found)
 
 
 def _expected(name: str, value: Any) -> tuple[str, bool]:

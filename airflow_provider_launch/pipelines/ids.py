@@ -9,8 +9,8 @@ MAX_LENGTH = 250
 
 
 def task_id_of(name: str) -> str:
-    """Return the id of a step inside its group."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    """Return the id of a step inside its group. Airflow allows letters of any language."""
+    return re.sub(r"[^\w-]", "_", name)
 
 
 def folder_of(fan_out: str) -> str:
@@ -20,4 +20,4 @@ def folder_of(fan_out: str) -> str:
 
 def dag_id_of(name: str) -> str:
     """Return the id of a DAG."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return re.sub(r"[^\w.-]", "_", name)

@@ -1,20 +1,49 @@
-"""Renders maps: a mapped group, or for maps in each other a group for each element of a list in the file."""
+"""The tasks of a step, and those of maps: a mapped group, or for a map in a map a group for each of its elements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
 from airflow_provider_launch.pipelines.gates import FanIn, FanOut, Scope, Source, StubOperator
 from airflow_provider_launch.pipelines.ids import folder_of
 from airflow_provider_launch.pipelines.model import Graph, MapStep
-from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow.sdk import BaseOperator
+
+    from airflow_provider_launch.pipelines.render import Renderer
 
 
-def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
+@dataclass
+class Part:
+    """The tasks of one step or graph."""
+
+    entry: BaseOperator
+    exits: list[BaseOperator]
+    """Tasks that all succeed if the step succeeds."""
+    ends: list[BaseOperator]
+    """Other last tasks: those that fail."""
+    members: list[str]
+    """All tasks that run as often as the entry."""
+    inner: list[str] = field(default_factory=list)
+    """Tasks in a mapped group inside."""
+    outputs: list[Source] = field(default_factory=list)
+    """Sources of parameters after a success."""
+
+    def add(self, part: Part) -> None:
+        """Add the tasks of a parallel part."""
+        self.exits += part.exits
+        self.ends += part.ends
+        self.members += part.members
+        self.inner += part.inner
+
+
+def mapped(renderer: Renderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
     """Make a group that Airflow runs once for each element of the list."""
     # Imported here, because each start of a task pays for the decorators of Airflow, which only a map needs.
     from airflow.sdk import task_group
@@ -36,7 +65,7 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
         sources=[outer],
         branches=[[source for source in part.outputs if source != outer]],
         reducer=step.reducer,
-        folders=renderer.folders,
+        folders=renderer.model.reducer_folders(step),
         order=order,
         hidden=[step.iterate_as],
         fan_out=fan_out.task_id,
@@ -57,7 +86,7 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
 
 
 def unrolled(
-    renderer: GraphRenderer, step: MapStep, branch: Graph, items: Iterable[Any], scope: Scope, sources: list[Source]
+    renderer: Renderer, step: MapStep, branch: Graph, items: Iterable[Any], scope: Scope, sources: list[Source]
 ) -> Part:
     """Make a group for each element of a list in the file."""
     order = renderer.next_order()
@@ -80,7 +109,7 @@ def unrolled(
         sources=sources,
         branches=branches,
         reducer=step.reducer,
-        folders=renderer.folders,
+        folders=renderer.model.reducer_folders(step),
         order=order,
         hidden=[step.iterate_as],
         scope=scope,

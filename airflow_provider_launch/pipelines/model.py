@@ -209,6 +209,17 @@ class PipelineModel:
     file: str = ""
     """Name of the file in messages."""
 
+    def folders_of(self, step: Step) -> tuple[Path, ...]:
+        """Return the folder of the file, and that of the included file in which the step is."""
+        # Only the path of an included file is sure to be absolute.
+        path = Path(step.place.file)
+        return (self.folder, path.parent) if path.is_absolute() else (self.folder,)
+
+    def reducer_folders(self, step: MapStep) -> tuple[Path, ...]:
+        """Return the folders in which the module of a reducer may be."""
+        code_dir = self.executor.config.get("code_dir")
+        return (*([self.folder / code_dir] if isinstance(code_dir, str) else []), *self.folders_of(step))
+
 
 def steps_of(graph: Graph, around: tuple[Step, ...] = ()) -> Iterator[tuple[Step, tuple[Step, ...], Graph]]:
     """Yield each step with its enclosing steps and its graph; depth first, in the order of the file."""

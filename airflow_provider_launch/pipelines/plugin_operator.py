@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.pipelines.plugin import BaseExecutor, Node
 
-__all__ = ["PluginStepOperator"]
-
 
 class PluginStepOperator(StepOperator):
     """Runs one task of a pipeline by a plug-in executor; arguments as in `StepOperator`."""

@@ -23,7 +23,7 @@ from airflow_provider_launch.pipelines.gates import (
     StubOperator,
 )
 from airflow_provider_launch.pipelines.ids import CASE, FAILED, JOIN, OK, task_id_of
-from airflow_provider_launch.pipelines.maps import mapped, unrolled
+from airflow_provider_launch.pipelines.maps import Part, mapped, unrolled
 from airflow_provider_launch.pipelines.model import (
     ConditionalStep,
     DagStep,
@@ -37,7 +37,6 @@ from airflow_provider_launch.pipelines.model import (
     TaskStep,
     steps_of,
 )
-from airflow_provider_launch.pipelines.parts import Part
 from airflow_provider_launch.pipelines.plugin_operator import PluginStepOperator
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 from airflow_provider_launch.pipelines.step_operator import StepOperator
@@ -47,9 +46,7 @@ class Renderer:
     """Makes the tasks of one pipeline in its DAG."""
 
     def __init__(self, model: PipelineModel) -> None:
-        self._model = model
-        code_dir = model.executor.config.get("code_dir")
-        self.folders = (*([model.folder / code_dir] if isinstance(code_dir, str) else []), model.folder)
+        self.model = model
         self._order = 0
         self._mocked = model.executor.type == MOCKED
 
@@ -124,7 +121,7 @@ class Renderer:
     # ---- steps -----------------------------------------------------------------------------------------------
 
     def _step(self, step: Step, scope: Scope, sources: list[Source]) -> Part:
-        task = patched(self._model, step) if isinstance(step, TaskStep) and self._mocked else step
+        task = patched(self.model, step) if isinstance(step, TaskStep) and self._mocked else step
         if isinstance(task, TaskStep):
             return self._task(task, scope, sources)
         if isinstance(step, (ParallelStep, MapStep, DagStep, ConditionalStep)):
@@ -137,15 +134,15 @@ class Renderer:
         return Part(stub, [stub], [], [stub.task_id], outputs=sources)
 
     def _task(self, step: TaskStep, scope: Scope, sources: list[Source]) -> Part:
-        place = placement(self._model, step)
+        place = placement(self.model, step)
         operator = StepOperator if place.backend is not None else PluginStepOperator
-        kwargs = task_kwargs(step, scope, task_limit(self._model))
+        kwargs = task_kwargs(step, scope, task_limit(self.model))
         order = self.next_order()
         try:
             task = operator(
                 task_id=task_id_of(step.name),
                 task_display_name=step.name,
-                model=self._model,
+                model=self.model,
                 step=step,
                 place=place,
                 sources=sources,

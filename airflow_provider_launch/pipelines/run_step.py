@@ -6,11 +6,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.apps import Inputs, build_app
-from airflow_provider_launch.pipelines.executors import LOCAL, Placement, placement
+from airflow_provider_launch.pipelines.executors import LOCAL, Placement, placement, rendered_settings
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, object_names, reference
@@ -85,6 +86,7 @@ def run_step(
 
         found = LaunchHook.for_connection(place.conn_id).options.placeholders
         place = placement(model, step, ConnectionPlaceholders(place.conn_id, found))
+    step, place = rendered(step, place, values, "run_step")
     data = (data_dir or Path.cwd()).resolve()
     stored = _stored_objects(model, data) if step.command_type in {"python", "notebook"} else {}
     values = {**stored, **values}
@@ -101,6 +103,40 @@ def run_step(
         return code, None
     names = None if step.returns is None else [item.name for item in step.returns]
     return 0, returned_values(result, names, given=values, step=step.name)
+
+
+def rendered(step: TaskStep, place: Placement, values: Mapping[str, Any], run_id: str) -> tuple[TaskStep, Placement]:
+    """Return a step and its settings, whose templates have what exists without Airflow: `ds`, `ts`, `run_id`, `params`.
+
+    Raises:
+        InvalidAppError: a template needs Airflow.
+    """
+    own = [step.command if step.template else "", step.args, step.app, place.settings, place.options]
+    if not any(mark in str(own) for mark in ("{{", "{%")):
+        return step, place
+    import jinja2
+
+    now = datetime.now(timezone.utc)
+    day = now.date().isoformat()
+    context = {"ds": day, "ds_nodash": day.replace("-", ""), "ts": now.isoformat(), "run_id": run_id, "params": values}
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701 - commands are not HTML
+
+    def render(value: Any) -> Any:
+        if isinstance(value, str):
+            return environment.from_string(value).render(context)
+        if isinstance(value, Mapping):
+            return {name: render(item) for name, item in value.items()}
+        return [render(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    try:
+        command = render(step.command) if step.template else step.command
+        step = replace(step, command=command, args=render(step.args), app=render(step.app))
+        settings = replace(rendered_settings(place.settings, render), env=render(place.settings.env))
+        return step, replace(place, settings=settings, options=render(place.options))
+    except jinja2.UndefinedError as error:
+        raise InvalidAppError(
+            f"the template of step {step.name!r} needs Airflow: {error}; here are only {', '.join(context)}"
+        ) from error
 
 
 def secrets_of(step: TaskStep) -> dict[str, str]:

@@ -10,8 +10,8 @@ _RUN = 'eval "$1"; launch_command=$2; shift 2; eval "$launch_command"; launch_ha
 _FUNCTIONS = r"""launch_given=$(env)
 launch_hand_back() {
   launch_code=$?
-  trap - EXIT
-  if [ "$launch_code" -eq 0 ] && [ -n "${LAUNCH_RESULT_PATH:-}" ]; then
+  if [ "$launch_code" -eq 0 ] && [ -z "${launch_is_done:-}" ] && [ -n "${LAUNCH_RESULT_PATH:-}" ]; then
+    launch_is_done=1
     [ -s "$LAUNCH_RESULT_PATH" ] || printf '%s\n' "$launch_given" | awk -v wanted='@NAMES@' '
       function quoted(text,  at, sign, found) {
         for (at = 1; at <= length(text); at++) {

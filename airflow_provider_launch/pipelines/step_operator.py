@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
-_TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir", "data_dir", "data_volume")
-"""Settings that are templates, besides `env`, which Airflow shows, and the options of the scheduler."""
-
-
 _ELEMENT = "launch_element"
 """In the context: the element of a map as text, which the UI shows instead of its number."""
 
@@ -177,13 +173,16 @@ class StepOperator(LaunchAppOperator):
         return step, self._rendered_place(context)
 
     def _rendered_place(self, context: Context) -> Placement:
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.pipelines.executors import rendered_settings
+
         place, env, cfg = self._placement(), self.env, self.cfg or {}
         if self.place.left_to_connection:
             env = self.render_template(dict(place.settings.env), context)
             cfg = self.render_template(dict(place.options), context)
-        texts = {name: getattr(place.settings, name) for name in _TEMPLATES}
-        settings = dataclasses.replace(place.settings, env=env, **self.render_template(texts, context))
-        return dataclasses.replace(place, settings=settings, options=cfg)
+        with final_errors():
+            settings = rendered_settings(place.settings, lambda value: self.render_template(value, context))
+        return dataclasses.replace(place, settings=dataclasses.replace(settings, env=env), options=cfg)
 
     def _placement(self) -> Placement:
         """Return where the step runs, with the placeholders of its connection."""
@@ -283,6 +282,11 @@ class StepOperator(LaunchAppOperator):
             names = None if self.step.returns is None else [item.name for item in self.step.returns]
             with final_errors():
                 document = unpacked(value["result"], self.step.name)
+                if document is None and names != [] and self.step.command_type == "shell" and self.place.backend:
+                    self.log.warning(
+                        "the shell ended without returning variables: 'exec' replaced it, or it called 'exit' with an "
+                        "EXIT trap of its own; end the command without them"
+                    )
                 returned = returned_values(document, names, given=known.values, step=self.step.name)
                 metrics = tracked(document, self.step.name)
             attempt.store_files()

@@ -108,7 +108,8 @@ class OrphanFinder:
             and row.owner.get(DEPLOYMENT) == self._deployment
             and row.owner.get(POLICY, LEAVE) != LEAVE
         }
-        return {app_id: task for app_id, task in owned.items() if task is not None}
+        # Any user of the engine can write a label.
+        return {app_id: task for app_id, task in owned.items() if task is not None and task.can_be_queried}
 
     def check(self, apps: Mapping[str, TaskKey], states: Mapping[TaskKey, str | None], now: float) -> Findings:
         """Return the orphans and the undecided apps after this check.

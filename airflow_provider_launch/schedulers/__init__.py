@@ -44,7 +44,7 @@ class SchedulerFactory(Protocol):
     """Creates a scheduler; called with the session name as first positional argument."""
 
     def __call__(self, session_name: str, **kwargs: Any) -> Scheduler[Any]:
-        """Return a new scheduler; unknown keywords are ignored."""
+        """Return a new scheduler; a plug-in refuses unknown keywords."""
         ...
 
 

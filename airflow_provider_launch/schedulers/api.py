@@ -1,7 +1,7 @@
 """The interface that every backend implements.
 
-A scheduler is synchronous, has no hidden threads, and stores the state of its apps in the engine, so any process
-that has an app id can see, follow and cancel the app. It may be called from several threads at once.
+A scheduler is synchronous, and stores the state of its apps in the engine, so any process that has an app id can see,
+follow and cancel the app. It may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     InvalidRunConfigException,
+    SchedulerUnavailableError,
     UnknownAppException,
     UnsupportedError,
 )
@@ -367,6 +368,8 @@ class Scheduler(abc.ABC, Generic[T]):
 
         Raises:
             ValueError: the time is negative.
+            SchedulerUnavailableError: the scheduler cannot be reached.
+            LaunchError: no app could be deleted, and this is the reason for one of them.
         """
         if not older_than_s >= 0:
             raise ValueError(f"older_than_s={older_than_s} must be 0 or more seconds")
@@ -377,31 +380,48 @@ class Scheduler(abc.ABC, Generic[T]):
             for row in self.list()
             if wanted <= row.owner.items() and row.created_at is not None and row.created_at <= limit
         }
-        deleted = []
-        for app_id, response in self._describe_readable(builtins.list(created)):
+        deleted: builtins.list[str] = []
+        failures: builtins.list[Exception] = []
+        for app_id, response in self._describe_readable(builtins.list(created), failures):
             try:
                 has_ended = is_terminal(response.state)
                 ended_at = self._ended_at(response, created[app_id]) if has_ended else None
                 if (ended_at is not None and ended_at <= limit) or (live and not has_ended):
                     self.delete(app_id)
                     deleted.append(app_id)
-            except AppUnavailableError as error:
+            except Exception as error:
+                if _is_outage(error):
+                    raise
                 log.warning("sweep skips app %s, because it cannot be deleted now: %s", app_id, error)
+                failures.append(error)
+        # If no app can be deleted, the reason is not one of them.
+        if not deleted and (refused := [each for each in failures if not isinstance(each, AppUnavailableError)]):
+            raise refused[0]
         return deleted
 
-    def _describe_readable(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
-        """Yield these apps with their responses; skip only the apps that the scheduler cannot read."""
+    def _describe_readable(
+        self, ids: builtins.list[str], failures: builtins.list[Exception]
+    ) -> Iterator[tuple[str, DescribeAppResponse]]:
+        """Yield these apps with their responses; skip only the apps that the scheduler cannot read, with their errors.
+
+        As `poll_many` does it: the error may have any cause, and may not name its app.
+        """
+        if not ids:
+            return
         try:
             responses = self.describe_many(ids)
-        except AppUnavailableError as error:
+        except Exception as error:
+            if _is_outage(error):
+                raise
             if len(ids) == 1:
                 log.warning(
                     "sweep skips app %s, because it cannot be read: %s; delete it with `Runner.delete`", ids[0], error
                 )
+                failures.append(error)
                 return
             half = len(ids) // 2
-            yield from self._describe_readable(ids[:half])
-            yield from self._describe_readable(ids[half:])
+            yield from self._describe_readable(ids[:half], failures)
+            yield from self._describe_readable(ids[half:], failures)
         else:
             yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
@@ -589,6 +609,11 @@ class Scheduler(abc.ABC, Generic[T]):
 
 
 _PLUGIN_CHUNK_LINES = 1000
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return whether the error concerns all apps of the scheduler."""
+    return isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
 
 
 def _no_logs(backend: str) -> str:

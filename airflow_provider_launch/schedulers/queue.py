@@ -287,7 +287,8 @@ class QueueScheduler(LocalScheduler, abc.ABC):
             job_id = self.submit_job(self._job(app_id, app))
             if not _is_job_id(job_id):
                 raise SchedulerRejectedError(
-                    f"{self.name!r} gave the job of app {app_id!r} the id {job_id[:100]!r}; fix `submit_job`"
+                    f"{self.name!r} gave the job of app {app_id!r} the id {job_id[:100]!r}; fix `submit_job`, "
+                    f"which returns one word that starts with a letter or a digit, without commas"
                 )
         except LaunchError:
             # The caller learns that nothing was launched. A job that the queue has accepted nevertheless finds no

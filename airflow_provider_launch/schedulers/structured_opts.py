@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cached_property, lru_cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Gt
 
@@ -103,9 +103,6 @@ class _Option(runopt):
 class StructuredOpts(Mapping[str, Any]):
     """Base of typed options: subclasses are frozen dataclasses, instances are mappings from option name to value."""
 
-    unknown_cures: ClassVar[Mapping[str, str]] = {}
-    """Name of an option that other schedulers have, to its counterpart on this one; for the error about the name."""
-
     @staticmethod
     def snake_to_camel(name: str) -> str:
         """Return `clusterName` for `cluster_name`."""
@@ -126,7 +123,6 @@ class StructuredOpts(Mapping[str, Any]):
     def as_runopts(cls) -> runopts:
         """Return one option for each field, in order; the fields of a group are `group.field`."""
         opts = runopts()
-        opts.cures = dict(cls.unknown_cures)
         for field in _fields(cls):
             if field.group is None:
                 has_default = field.default_factory is MISSING and not field.is_required

@@ -18,6 +18,10 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"})
 _FOR_A_SHELL = re.compile(r"\$\{?(?:LAUNCH|TORCHX)_\w+\}?|\$\([A-Za-z_]\w*\)")
 """Variables of the launcher as a shell expands them, and any variable as Kubernetes does."""
 
+_RANK_NAMES = ("RANK", "NODE_RANK", "PET_NODE_RANK", "WORLD_SIZE", "MASTER_ADDR")
+_RANKS = re.compile(rf"(?<![\w-])(?:(?:{'|'.join(_RANK_NAMES)})=|--node[_-]rank\b)")
+"""Variables that a script sets for each process of a training, and the argument of torchrun for numbered nodes."""
+
 _SBATCH = re.compile(r"^#SBATCH[ \t]+\S+", re.MULTILINE)
 
 
@@ -43,8 +47,18 @@ def _warnings_of(role: Role) -> Iterator[str]:
                 f"macros.rank0_host or macros.port(role, name), or let a shell run the program"
             )
     is_alone = role.num_replicas == 1 or not role.max_retries
-    if role.torch_env and not is_alone and RetryPolicy(role.retry_policy) is RetryPolicy.REPLICA:
+    if not is_alone and RetryPolicy(role.retry_policy) is RetryPolicy.REPLICA and (reason := _fixes_ranks(role)):
         yield (
-            "retry_policy REPLICA restarts one process of a training, but the ranks of the others are fixed: they fail "
-            "as well, and each failure uses up a retry; use APPLICATION"
+            f"retry_policy REPLICA restarts one process of a training, but the ranks of the others are fixed "
+            f"({reason}): they fail as well, and each failure uses up a retry; use APPLICATION"
         )
+
+
+def _fixes_ranks(role: Role) -> str:
+    """Return what gives the replicas their ranks in a training with PyTorch; empty if nothing fixes ranks."""
+    if role.torch_env:
+        return "torch_env"
+    if known := next((name for name in _RANK_NAMES if name in role.env), None):
+        return f"env {known}"
+    found_at = ((at, _RANKS.search(arg)) for at, arg in enumerate(role.args))
+    return next((f"{found[0].strip()!r} in args[{at}]" for at, found in found_at if found), "")

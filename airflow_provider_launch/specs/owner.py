@@ -40,6 +40,14 @@ class TaskKey(NamedTuple):
         """Return the key of a task instance of a worker or a triggerer."""
         return cls(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
 
+    @property
+    def can_be_queried(self) -> bool:
+        """Whether each database can search for it: PostgreSQL refuses NUL, and no database takes half of a surrogate.
+
+        Airflow repeats a refused request five times, and the triggers of the process wait for that.
+        """
+        return (self.dag_id + self.run_id + self.task_id).isprintable()
+
 
 def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return the known fields of the task, including `deployment` and `policy`."""

@@ -83,17 +83,27 @@ def counterpart(name: str, options: Collection[str]) -> Counterpart | None:
 
     Args:
         name: the name, also in its camelCase form or with dashes.
-        options: the options that are possible in this position; others are not proposed.
+        options: the options that are possible in this position; others are not proposed, except fields of the
+            connection if these are the options of the scheduler on which the peer runs.
     """
     wanted = _plain(name)
     found = [
         one
         for peer in peers().values()
         for word, one in peer.arguments.items()
-        if _plain(word) == wanted and (one.place not in ("cfg", "connection") or one.name in options)
+        if _plain(word) == wanted
+        and (
+            one.place not in ("cfg", "connection")
+            or one.name in options
+            or (one.place == "connection" and _options_of(peer) <= {*options})
+        )
     ]
     # An option that is possible in this position first, and a reason why there is no counterpart last.
     return min(found, key=lambda one: (one.place not in ("cfg", "connection"), one.place == "none"), default=None)
+
+
+def _options_of(peer: Peer) -> set[str]:
+    return {one.name for one in peer.arguments.values() if one.place == "cfg"}
 
 
 def _plain(name: str) -> str:

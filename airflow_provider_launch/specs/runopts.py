@@ -63,8 +63,6 @@ class runopts:  # noqa: N801 - a name of the launcher model
     def __init__(self) -> None:
         self._opts: dict[str, runopt] = {}
         self._exact: set[str] = set()  # options whose camelCase form is not accepted
-        self.cures: dict[str, str] = {}
-        """Name of an option that other schedulers have, to its counterpart here; for the error about the name."""
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
         """Yield pairs of name and option."""
@@ -207,8 +205,6 @@ class runopts:  # noqa: N801 - a name of the launcher model
         hint = f"; did you mean {words[near]!r}?" if near else "."
         if (found := counterpart(str(key), self._opts)) is not None:
             hint = f", {found.text()}."
-        if cure := self.cures.get(str(key)):
-            hint = f"; {cure}."
         known = ", ".join(self._opts) or "<none>"
         return InvalidRunConfigException(f"unknown option {key!r}{hint} Known options: {known}", str(key), cfg)
 

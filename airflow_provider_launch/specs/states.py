@@ -23,7 +23,8 @@ class AppState(int, Enum):
     CANCELLED = 6
     """It ended because a user or the task cancelled it."""
     UNKNOWN = 7
-    """The scheduler answered with a state that this package does not know; the app has not necessarily ended."""
+    """Its end cannot be known, because the engine lost it, or the scheduler answered with a state that this package
+    does not know. The app has not necessarily ended."""
 
     @property
     def mask(self) -> int:

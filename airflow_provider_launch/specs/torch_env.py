@@ -20,6 +20,9 @@ def torch_variables(role: Role) -> dict[str, str]:
     A program without torchrun is one process per replica: rank and node are both the number of the replica. torchrun
     reads `PET_*` as its arguments, and gives its own processes their ranks. Its backend is `static`, with which node 0
     is replica 0, so rank 0 always is a process of replica 0.
+
+    `TORCHELASTIC_RUN_ID` marks processes whose launcher has set these variables. Without it Lightning takes those of
+    Slurm instead, which it refuses, and the error of a Trainer for DDP with a wrong number of nodes does not name it.
     """
     address, port = macros.rank0_host, macros.port(role.name, PORT)
     return {
@@ -28,8 +31,10 @@ def torch_variables(role: Role) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "NODE_RANK": macros.replica_id,
+        "GROUP_RANK": macros.replica_id,
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": macros.app_id,
         "PET_NNODES": str(role.num_replicas),
         "PET_NODE_RANK": macros.replica_id,
         "PET_NPROC_PER_NODE": str(max(role.resource.gpu, 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import pkgutil
@@ -49,6 +50,7 @@ NODE_CLOCK_S = 60.0
 """Maximum clock difference between this host and a node."""
 _LATE_LINES_S = 5.0
 """Seconds after the end of an app within which its last lines can be read."""
+_DELETERS = 8
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -78,6 +80,22 @@ def shown(found: DescribeAppResponse | None) -> str:
     if found is None:
         return "`describe` gives None"
     return f"`describe` gives {found.state.name} with is_stuck={found.is_stuck}, msg {found.msg!r}"
+
+
+def difference(one: object, other: object, path: str = "request") -> str:
+    """Return the first part in which two requests differ, by its path; empty if they are equal."""
+    if one == other:
+        return ""
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        pairs = [(f"{path}.{key}", value, vars(other)[key]) for key, value in vars(one).items()]
+    elif isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
+        pairs = [(f"{path}[{key!r}]", one[key], other[key]) for key in one]
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        pairs = [(f"{path}[{number}]", *pair) for number, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        pairs = []
+    found = (difference(first, second, where) for where, first, second in pairs)
+    return next(filter(None, found), f"{path}: {one!r} is not {other!r}")
 
 
 def without_unknown_errors(scheduler: Scheduler[Any]) -> Scheduler[Any]:
@@ -214,14 +232,20 @@ class Apps:
             assert time.monotonic() < started + self.timeout_s, late
             _pause(started)
 
+    def succeed(self, app_id: str) -> DescribeAppResponse:
+        """Wait until the app has ended, as `end` does, and check that it has succeeded."""
+        found = self.end(app_id)
+        assert found.state is AppState.SUCCEEDED, f"{app_id} has ended, expected SUCCEEDED; {shown(found)}"
+        return found
+
     def until_processes_end(self, app_id: str) -> DescribeAppResponse:
         """Wait until the app has ended, as `end` does, and check that none of its processes runs after that."""
         found = self.end(app_id)
         started = time.monotonic()
         while count := self.engine.alive(app_id):
             late = (
-                f"{found.state.name} was reported while {count} processes of the app still ran; report it only after "
-                f"all have ended, or raise `lag_s`"
+                f"{found.state.name} was reported while {_counted(count, 'process', 'processes')} of the app still "
+                f"ran; report it only after all have ended, or raise `lag_s`"
             )
             assert time.monotonic() < started + self.lag_s, late
             time.sleep(_PAUSE_S)
@@ -269,13 +293,22 @@ class Apps:
 
         self._until(runs, app_id, "is RUNNING")
 
+    def expect_starts(self, app_id: str, expected: int) -> None:
+        """Check how many programs of the app the engine has started; return at once if it cannot report."""
+        found = self.engine.starts(app_id)
+        assert found in {None, expected}, (
+            f"{_counted(found, 'program', 'programs')} of {app_id} started, expected {expected} (`Engine.starts`)"
+        )
+
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine reports that no process of the app runs; return at once if it cannot report."""
         until(
             lambda: not self.engine.alive(app_id),
             self.timeout_s,
             f"no process of {app_id} is alive",
-            found=lambda: f"{_counted(self.engine.alive(app_id), 'process')} still run (`Engine.alive`)",
+            found=lambda: (
+                f"{_counted(self.engine.alive(app_id), 'process still runs', 'processes still run')} (`Engine.alive`)"
+            ),
         )
 
     def until_nothing_is_left(self, app_id: str) -> None:
@@ -284,7 +317,7 @@ class Apps:
             lambda: not self.engine.left(app_id),
             self.timeout_s,
             f"nothing of {app_id} is left in the engine",
-            found=lambda: f"{_counted(self.engine.left(app_id), 'thing')} of it are still there (`Engine.left`)",
+            found=lambda: f"{_counted(self.engine.left(app_id), 'thing is', 'things are')} still there (`Engine.left`)",
         )
 
     def until_stuck(self, app_id: str) -> None:
@@ -349,11 +382,17 @@ class Apps:
     def remove(self) -> None:
         """Delete every app of this test, and check that none still runs."""
         scheduler = self.another()
-        with contextlib.ExitStack() as all_of_them:
-            for app_id in self._ids:
-                # Reported by the test of `delete` of an unknown app, and not as an error of each test.
-                all_of_them.enter_context(contextlib.suppress(UnknownAppException))
-                all_of_them.callback(scheduler.delete, app_id)
+
+        def delete(app_id: str) -> None:
+            # Reported by the test of `delete` of an unknown app, and not as an error of each test.
+            with contextlib.suppress(UnknownAppException):
+                scheduler.delete(app_id)
+
+        # Some engines need seconds for each.
+        with ThreadPoolExecutor(_DELETERS) as pool:
+            deletions = [pool.submit(delete, app_id) for app_id in self._ids]
+        for deletion in deletions:
+            deletion.result()
         # A backend that does not override `_delete_existing` keeps the record. The tests of `delete` report that, so it
         # is not an error here.
         removes = has_own(scheduler, "_delete_existing")
@@ -368,8 +407,8 @@ class Apps:
             self.until_nothing_is_alive(app_id)
 
 
-def _counted(count: int | None, what: str) -> str:
-    return f"{count or 0} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"
+def _counted(count: int | None, one: str, many: str) -> str:
+    return f"{count or 0} {one if count == 1 else many}"
 
 
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
@@ -412,7 +451,9 @@ class ContractBase:
     """Number of apps that the engine runs at the same time. Tests that need more are skipped with this reason."""
     option_names: ClassVar[Mapping[str, str | None]] = {}
     """Name of your option for `time_limit_s` (seconds until an app is ended as FAILED) and `grace_s` (seconds between
-    TERM and KILL), if it is another; None if there is no such option. Otherwise a missing option is a failure."""
+    TERM and KILL), if it is another; None if there is no such option. Otherwise a missing option is a failure.
+
+    `copy_env` and `workspace_max_mb` can be named too; their tests are skipped if there is no such option."""
     xfail: ClassVar[Mapping[str, str]] = {}
     """Known failures: test name, or `test_x[a]` for one set of parameters, to the reason. As with pytest's strict
     xfail, a test that passes is an error."""
@@ -534,16 +575,17 @@ class ContractBase:
             is_optional: whether only some schedulers have the option.
         """
         own = self.option_names.get(name, name)
-        if is_optional and not apps.has_option(name):
-            pytest.skip(f"there is no option {name!r}, which only schedulers on the host of the launcher have")
         if own is None:
             pytest.skip(f"`option_names` declares that there is no option {name!r}")
-        if not apps.has_option(own):
-            pytest.fail(
-                f"the scheduler has no option {own!r}, which users know from the other schedulers; add it, or name "
-                f"yours in `option_names` of this class, or put None there: {{{name!r}: None}}",
-                pytrace=False,
-            )
+        if apps.has_option(own):
+            return
+        if is_optional and own == name:
+            pytest.skip(f"there is no option {name!r}, which only some schedulers have")
+        pytest.fail(
+            f"the scheduler has no option {own!r}, which users know from the other schedulers; add it, or name "
+            f"yours in `option_names` of this class, or put None there: {{{name!r}: None}}",
+            pytrace=False,
+        )
 
     def needs_apps_at_once(self, count: int) -> None:
         """Skip the test if the engine does not run this many apps at the same time."""

@@ -7,6 +7,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
+import pytest
+
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, until
@@ -69,8 +71,7 @@ class CostTests(ContractBase):
         listed = Counter(row.app_id for row in apps.another().list())
         assert [app_id for app_id in ids if listed[app_id] != 1] == []
         _, one = _asked(apps, ids[:1])
-        if many is not None and one is not None:
-            assert many <= (self.requests_per_describe or one)
+        self._compare(many, one)
 
     def test_running_apps_cost_what_one_costs(self, apps: Apps) -> None:
         """Running apps are polled again and again."""
@@ -86,5 +87,9 @@ class CostTests(ContractBase):
         assert {app_id: response and response.state for app_id, response in found.items()} == dict.fromkeys(
             ids, AppState.RUNNING
         )
-        if many is not None and one is not None:
-            assert many <= (self.requests_per_describe or one)
+        self._compare(many, one)
+
+    def _compare(self, many: int | None, one: int | None) -> None:
+        if many is None or one is None:
+            pytest.skip("each app has its own answer, but the requests of the engine are not counted")
+        assert many <= (self.requests_per_describe or one), f"{many} requests for several apps, {one} for one"

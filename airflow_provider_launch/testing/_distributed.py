@@ -14,10 +14,11 @@ from airflow_provider_launch.testing._ending import short_grace
 from airflow_provider_launch.testing._running import TALK
 
 TORCH = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "PET_NNODES",
-    "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND", "PET_RDZV_ID",
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT",
+    "PET_RDZV_BACKEND", "PET_RDZV_ID",
 )  # fmt: skip
-"""Variables that PyTorch and torchrun read."""
+"""Variables that PyTorch, torchrun and Lightning read."""
 _MEET = (
     'if [ "$RANK" = 0 ]; then mkfifo silence; exec 3<>silence; rm -f silence; serve "$MASTER_PORT"; else i=0; '
     'until echo "rank $RANK of $WORLD_SIZE" | send "$MASTER_ADDR" "$MASTER_PORT"; do '
@@ -74,10 +75,10 @@ class DistributedTests(ContractBase):
         assert [name for name in TORCH if not env[0].get(name)] == []
         for name in ("WORLD_SIZE", "PET_NNODES"):
             assert [each[name] for each in env] == ["2", "2"]
-        for name in ("RANK", "NODE_RANK", "PET_NODE_RANK"):
+        for name in ("RANK", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK"):
             assert [each[name] for each in env] == ["0", "1"]
         assert [each["LOCAL_RANK"] for each in env] == ["0", "0"]
-        for name in ("MASTER_ADDR", "MASTER_PORT", "PET_RDZV_ID"):
+        for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PET_RDZV_ID"):
             assert env[0][name] == env[1][name]
         assert env[0]["PET_MASTER_ADDR"] == env[0]["MASTER_ADDR"]
         assert env[0]["PET_MASTER_PORT"] == env[0]["MASTER_PORT"]

@@ -77,7 +77,7 @@ class OutageTests(ContractBase):
         found = known.describe(app_id)
         assert found is not None
         assert found.state is AppState.RUNNING
-        assert apps.engine.starts(app_id) in {None, 1}
+        apps.expect_starts(app_id, 1)
 
     def test_an_app_that_could_not_be_launched_is_launched_by_the_same_call(self, apps: Apps, cut_off: CutOff) -> None:
         """The launch is repeated after an outage, so the failed call must not leave obstacles."""
@@ -88,7 +88,7 @@ class OutageTests(ContractBase):
         apps.scheduler.schedule(request)
 
         assert apps.end(app_id).state is AppState.SUCCEEDED
-        assert apps.engine.starts(app_id) in {None, 1}
+        apps.expect_starts(app_id, 1)
         assert apps.lines(app_id) == ["hello\n"]
 
     def test_what_happened_meanwhile_is_reported_afterwards(self, apps: Apps, cut_off: CutOff) -> None:

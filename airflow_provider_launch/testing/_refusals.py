@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.runner.api import Runner
-from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.macros import macros
@@ -120,6 +120,16 @@ class RefusalTests(ContractBase):
             runner.dryrun(app, backend, {**apps.cfg, "no_such_option": 1}, app_id=app_id)
 
         assert apps.traces(app_id) == []
+
+    def test_unknown_param_is_refused(self, params: dict[str, Any]) -> None:
+        """A misspelt param, such as that of the directory, would mean another set of apps."""
+
+        def create(session_name: str, **given: Any) -> Scheduler[Any]:  # noqa: ARG001 - what a factory takes
+            return self.create(**given)
+
+        runner = Runner("contract", {"contract": create}, scheduler_params={"contract": {**params, "no_such_param": 1}})
+        with runner, pytest.raises((TypeError, InvalidAppError), match="no_such_param"):
+            runner.scheduler("contract")
 
     def test_wrong_value_of_an_option_is_refused(self, apps: Apps) -> None:
         """The error names the option, before anything is launched."""

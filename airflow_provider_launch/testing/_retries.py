@@ -42,7 +42,7 @@ class RetryTests(ContractBase):
         app_id = apps.start(apps.sh("exit 1", retry_policy=policy))
 
         assert apps.end(app_id).state is AppState.FAILED
-        assert apps.engine.starts(app_id) in {None, 1}
+        apps.expect_starts(app_id, 1)
 
     @pytest.mark.parametrize("max_retries", [1, 3])
     def test_replica_retries_restart_that_replica_exactly_as_often(self, apps: Apps, max_retries: int) -> None:
@@ -59,7 +59,7 @@ class RetryTests(ContractBase):
         assert replicas(found)["main", 1].exit_code == 5
         assert apps.lines(app_id, k=1) == ["run\n"] * (max_retries + 1)
         assert apps.lines(app_id, k=0) == ["run\n"]
-        assert apps.engine.starts(app_id) in {None, max_retries + 2}
+        apps.expect_starts(app_id, max_retries + 2)
 
     @pytest.mark.parametrize("max_retries", [1, 2])
     def test_application_retries_restart_all_roles_exactly_as_often(self, apps: Apps, max_retries: int) -> None:
@@ -73,7 +73,7 @@ class RetryTests(ContractBase):
         assert found.num_restarts == max_retries
         assert apps.lines(app_id, "bad") == ["run\n"] * (max_retries + 1)
         assert apps.lines(app_id, "peer") == ["run\n"] * (max_retries + 1)
-        assert apps.engine.starts(app_id) in {None, 2 * (max_retries + 1)}
+        apps.expect_starts(app_id, 2 * (max_retries + 1))
         assert {place: replica.state for place, replica in replicas(found).items()} == {
             ("bad", 0): AppState.FAILED,
             ("peer", 0): AppState.CANCELLED,
@@ -101,7 +101,7 @@ class RetryTests(ContractBase):
         assert found.num_restarts == 1
         assert replicas(found)["main", 0].exit_code == 0
         assert apps.lines(app_id) == ["attempt 0\n", "attempt 1\n"]
-        assert apps.engine.starts(app_id) in {None, 2}
+        apps.expect_starts(app_id, 2)
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_success_is_not_retried(self, apps: Apps, policy: RetryPolicy) -> None:
@@ -111,7 +111,7 @@ class RetryTests(ContractBase):
 
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert [apps.lines(app_id, k=k) for k in range(2)] == [["run\n"]] * 2
-        assert apps.engine.starts(app_id) in {None, 2}
+        apps.expect_starts(app_id, 2)
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_retries_are_exact_with_many_observers(self, apps: Apps, policy: RetryPolicy) -> None:
@@ -122,7 +122,7 @@ class RetryTests(ContractBase):
         histories = apps.histories(app_id, observers=6)
 
         assert apps.lines(app_id) == ["run\n"] * 4
-        assert apps.engine.starts(app_id) in {None, 4}
+        apps.expect_starts(app_id, 4)
         for history in histories:
             # Between two attempts the app stays RUNNING: no observer may report the pause as an end.
             assert history[-1] is AppState.FAILED
@@ -149,7 +149,7 @@ class RetryTests(ContractBase):
 
         assert found.state is AppState.FAILED
         assert max(len(lines) for lines in written) == 4
-        assert apps.engine.starts(app_id) in {None, sum(len(lines) for lines in written)}
+        apps.expect_starts(app_id, sum(len(lines) for lines in written))
 
     def test_peers_with_different_policies_keep_their_own_count(self, apps: Apps) -> None:
         """Retries are counted separately for each role."""

@@ -71,7 +71,7 @@ class RunningTests(ContractBase):
         assert found.app_id == app_id
         assert replicas(found)["main", 0].exit_code == 0
         assert apps.lines(app_id) == ["hello\n"]
-        assert apps.engine.starts(app_id) in {None, 1}
+        apps.expect_starts(app_id, 1)
 
     def test_several_roles_run_at_the_same_time(self, apps: Apps) -> None:
         """The replicas of a distributed app talk to each other; started one after the other they wait for ever."""
@@ -95,13 +95,13 @@ class RunningTests(ContractBase):
         assert found.state is AppState.SUCCEEDED
         assert sorted(replicas(found)) == [("main", k) for k in range(count)]
         assert [apps.lines(app_id, k=k) for k in range(count)] == [[f"replica {k}\n"] for k in range(count)]
-        assert apps.engine.starts(app_id) in {None, count}
+        apps.expect_starts(app_id, count)
 
     def test_a_replica_learns_who_it_is(self, apps: Apps) -> None:
         """Programs that do not use macros read their identity from these variables."""
         text = "echo $LAUNCH_APP_ID $LAUNCH_ROLE $LAUNCH_REPLICA_ID $LAUNCH_NUM_REPLICAS $LAUNCH_ATTEMPT"
         app_id = apps.start(apps.sh("true", "head"), apps.sh(text, "worker", num_replicas=2))
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert apps.lines(app_id, "worker", 1) == [f"{app_id} worker 1 2 0\n"]
 
@@ -220,7 +220,7 @@ class RunningTests(ContractBase):
         note = {"team": "speech", "ticket": 17}
         app = AppDef("contract", [apps.sh("true")], metadata=dict(note))
         app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg, app_id=apps.new_id()))
-        apps.end(app_id)
+        apps.succeed(app_id)
         found = apps.another().describe(app_id)
 
         assert found is not None
@@ -230,7 +230,7 @@ class RunningTests(ContractBase):
         """`${HOME}` is for the program's own shell; only `$$` is replaced, by `$`."""
         texts = ["$$HOME", "${unknown}", "$", "100$", "$1", "${unclosed", "$$$$"]
         app_id = apps.start(apps.role("main", "printf", "%s\\n", *texts))
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert "".join(apps.lines(app_id)).splitlines() == [text.replace("$$", "$") for text in texts]
 
@@ -239,7 +239,7 @@ class RunningTests(ContractBase):
         odd = [macros.escape(text) for text in ODD_TEXTS]
         role = apps.role("main", "sh", "-c", 'for arg; do printf "<%s>\\n" "$arg"; done', "sh", *odd)
         app_id = apps.start(role)
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert "".join(apps.lines(app_id)) == "".join(f"<{text}>\n" for text in ODD_TEXTS)
 
@@ -248,7 +248,7 @@ class RunningTests(ContractBase):
         env = {f"ODD_{number}": macros.escape(text) for number, text in enumerate(ODD_TEXTS)}
         script = "; ".join(f'printf "<%s>\\n" "$ODD_{number}"' for number in range(len(ODD_TEXTS)))
         app_id = apps.start(apps.sh(script, env=env))
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert "".join(apps.lines(app_id)) == "".join(f"<{text}>\n" for text in ODD_TEXTS)
 
@@ -257,7 +257,7 @@ class RunningTests(ContractBase):
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret-of-the-launcher")
         monkeypatch.setenv("SOME_TOKEN", "secret-of-the-launcher")
         app_id = apps.start(apps.role("main", "env", env={"MINE": "yes"}))
-        apps.end(app_id)
+        apps.succeed(app_id)
         text = "".join(apps.lines(app_id))
 
         assert "MINE=yes" in text
@@ -369,7 +369,7 @@ class RunningTests(ContractBase):
                 apps.dryrun(*roles)
             return
         app_id = apps.start(*roles)
-        apps.end(app_id)
+        apps.succeed(app_id)
         seen = [apps.lines(app_id, role, k)[0] for role, k in [("head", 0), ("worker", 0), ("worker", 1)]]
         rpc, web, fixed = map(int, seen[0].split())
 
@@ -386,7 +386,7 @@ class RunningTests(ContractBase):
         self.needs(Capability.RESULT)
         script = 'echo \'{"loss": 0.5, "where": "naïve"}\' > $LAUNCH_RESULT_PATH'
         app_id = apps.start(apps.sh(script), apps.sh("true", "peer"))
-        apps.end(app_id)
+        apps.succeed(app_id)
 
         assert apps.another().result(app_id) == {"loss": 0.5, "where": "naïve"}
 

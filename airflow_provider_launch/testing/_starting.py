@@ -32,7 +32,7 @@ class StartTests(ContractBase):
         assert found is not None
         assert is_waiting(found.state)
         assert found.msg not in ("", NONE), "the message names what it waits for"
-        assert apps.engine.starts(app_id) in {None, 0}
+        apps.expect_starts(app_id, 0)
 
     def test_an_app_that_has_not_started_in_time_is_cancelled(
         self, apps: Apps, never_starts: NeverStarts | None
@@ -43,7 +43,7 @@ class StartTests(ContractBase):
             runner.wait(make_app_handle(backend, "", app_id), 0.1, timeout=apps.timeout_s, start_limit_s=0.5)
 
         assert apps.end(app_id).state is AppState.CANCELLED
-        assert apps.engine.starts(app_id) in {None, 0}
+        apps.expect_starts(app_id, 0)
         apps.until_nothing_is_alive(app_id)
 
     def test_an_app_that_never_started_is_not_running_during_its_cancel(

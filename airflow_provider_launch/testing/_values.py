@@ -117,7 +117,7 @@ class ValueTests(ContractBase):
         names = [name for name in given if not any(fnmatch.fnmatchcase(name, known) for known in _OF_THE_SYSTEM)]
         for name in names:
             monkeypatch.setenv(name, _OF_THE_LAUNCHER)
-        app_id = apps.start(*roles, copy_env=names)
+        app_id = apps.start(*roles, **apps.options(copy_env=names))
         found = apps.end(app_id)
         lines = [line for k in range(2) for line in apps.lines(app_id, k=k)] + apps.lines(app_id, "peer")
 
@@ -132,7 +132,7 @@ class ValueTests(ContractBase):
         for name in ("LAUNCHER_%%", "LAUNCHER.x", "LAUNCHER-y", "LAUNCHER z", "LAUNCHER_é", "LAUNCHER_plain"):
             monkeypatch.setenv(name, "")
             monkeypatch.setenv(f"{name}1", "it's")
-        app_id = apps.start(apps.role("main", "env"), copy_env=["LAUNCHER*"])
+        app_id = apps.start(apps.role("main", "env"), **apps.options(copy_env=["LAUNCHER*"]))
         found = apps.end(app_id)
 
         assert found.state is AppState.SUCCEEDED, found.msg

@@ -90,12 +90,12 @@ class WorkspaceTests(ContractBase):
     def test_too_large_workspace_is_refused(self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path) -> None:
         """Data in the folder of the code takes minutes and fills disks; the error names the large files."""
         self.needs(Capability.WORKSPACE)
-        if not apps.has_option("workspace_max_mb"):
-            pytest.skip("the scheduler has no option workspace_max_mb")
+        self.needs_option(apps, "workspace_max_mb", is_optional=True)
         root = _project(tmp_path)
         (root / "forgotten.bin").write_bytes(bytes(30_000))
+        cfg = {**workspace_cfg, **apps.options(workspace_max_mb=0.02)}
         with pytest.raises(InvalidAppError, match=r"forgotten\.bin"):
-            self._launch(apps, {**workspace_cfg, "workspace_max_mb": 0.02}, apps.sh("true"), workspace=str(root))
+            self._launch(apps, cfg, apps.sh("true"), workspace=str(root))
 
 
 def _project(tmp_path: Path) -> Path:

@@ -52,6 +52,9 @@ _DECLARED = frozenset(
 )
 """Attributes and fixtures that a backend declares. All others belong to the contract."""
 
+_OPTIONS = {"time_limit_s", "grace_s", "copy_env", "workspace_max_mb"}
+"""Options that the tests know by name."""
+
 
 def _is_fixture(value: object) -> bool:
     # A separate class since pytest 8.4, a marked function before.
@@ -108,6 +111,10 @@ class SchedulerContract(
                     else "a plain attribute, not a fixture"
                 )
                 raise TypeError(f"{cls.__name__}.{name} must be {kind}; see the page on testing a scheduler")
+        if unknown := sorted(set(cls.option_names) - _OPTIONS):
+            raise TypeError(
+                f"{cls.__name__}.option_names names {', '.join(unknown)}; the tests know {', '.join(sorted(_OPTIONS))}"
+            )
         for name, reason in cls.xfail.items():
             if name.partition("[")[0] not in tests:
                 raise TypeError(f"{cls.__name__}.xfail names {name!r}, which is not a test of the contract")

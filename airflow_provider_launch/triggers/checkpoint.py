@@ -13,6 +13,8 @@ from airflow_provider_launch.specs.owner import TaskKey
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
 _FIRED = "fired"
+_CLEARED = (None, "scheduled", "queued", "restarting")
+"""States of a task that was cleared before its trigger has fired; "restarting" while its process runs."""
 
 
 def create_checkpoint(ti: Any) -> None:
@@ -36,12 +38,14 @@ def _key(try_number: int) -> str:
     return f"launch_cursor_{try_number}"
 
 
-def waits_for_trigger(ti: Any) -> bool:
-    """Return whether the checkpoint of a try exists and no trigger of it has fired; sends a request to Airflow.
+def was_cleared(ti: Any, state: str | None) -> bool:
+    """Return whether a task with this state was cleared during its deferral; may send a request to Airflow.
 
-    A task that is scheduled although its trigger has not fired was cleared. If the checkpoint is gone, a new try has
-    started.
+    A task that is scheduled although its trigger has not fired was cleared. Its next try would replace the app, but
+    with a full pool that may take hours. If the checkpoint is gone, the next try has started.
     """
+    if state not in _CLEARED:
+        return False
     from airflow.sdk.bases.xcom import BaseXCom
 
     stored = ask(lambda: BaseXCom.get_one(**_where(ti)))

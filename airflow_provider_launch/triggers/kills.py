@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch.runner.orphans import GONE, OVER
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.triggers.checkpoint import waits_for_trigger
+from airflow_provider_launch.triggers.checkpoint import was_cleared
 
 if TYPE_CHECKING:
     from airflow_provider_launch.triggers.connections import Connections, Shared
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 KILL_S = 60.0
 """Seconds for which a cancel is repeated while Airflow or the scheduler does not answer."""
 _PAUSE_S = 0.5
-_CLEARED = (None, "scheduled", "queued")
-"""States that show that a task was cleared, if Airflow ends its trigger before it has fired. The next try would replace
-the app, but with a full pool that may take hours."""
 
 
 @dataclass
@@ -111,7 +108,7 @@ class Kills:
         """
         if state in OVER or state == GONE:
             return "ended"
-        return "cleared" if state in _CLEARED and kill.ti is not None and waits_for_trigger(kill.ti) else ""
+        return "cleared" if kill.ti is not None and was_cleared(kill.ti, state) else ""
 
     def _cancel(self, kill: _Kill) -> str | None:
         """Cancel the app; return why it could not be cancelled, or None."""

@@ -28,7 +28,7 @@ class BatchPlace:
         self._server, self._docker, self._proxy = server, docker, proxy
         self.mark = f"t{uuid.uuid4().hex[:10]}"
         extra = {**params_for(proxy.url, timeout_s=10), "queue": QUEUE}
-        self.connection = {"conn_type": "launch_aws_batch", "extra": extra}
+        self.connection: dict[str, Any] = {"conn_type": "launch_aws_batch", "extra": extra}
         expired = {"__type": "ExpiredTokenException", "message": "The security token included is expired"}
         denied = {"__type": "AccessDeniedException", "message": "not authorized to perform: batch:DescribeJobs"}
         busy = {"__type": "TooManyRequestsException", "message": "Too Many Requests"}
@@ -47,7 +47,16 @@ class BatchPlace:
 
     def another(self) -> BatchPlace:
         self._others.append(BatchPlace(self._server, self._docker, self._proxy))
+        self._others[-1].connection = self.connection
         return self._others[-1]
+
+    def use_definition(self) -> None:
+        """Let the connection name the job definition of a user."""
+        needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+        container = {"image": self._docker.image, "command": [], "resourceRequirements": needs}
+        name = f"users-{uuid.uuid4().hex}"
+        self._client().register_job_definition(jobDefinitionName=name, type="container", containerProperties=container)
+        self.connection["extra"]["job_definition"] = name
 
     def role(self, script: str, **fields: Any) -> Role:
         known = {"resource": Resource(1, 0, 64), **fields}

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -72,3 +75,27 @@ def make_api(engine, monkeypatch):
 @pytest.fixture
 def api(make_api) -> FakeExecutionApi:
     return make_api()
+
+
+@pytest.fixture
+def sigterm() -> Iterator[Callable[..., None]]:
+    """Sends the signal as a worker does, to the whole process, when the condition holds."""
+    before = signal.getsignal(signal.SIGTERM)
+    threads: list[threading.Thread] = []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def when(condition: Callable[[], object], task: Any) -> None:
+        def send() -> None:
+            until(condition)
+            signal.pthread_kill(main, signal.SIGTERM)
+
+        # Before the task runner has its own handler the signal would end pytest.
+        signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+        threads.append(threading.Thread(target=send))
+        threads[-1].start()
+
+    yield when
+    for thread in threads:
+        thread.join()
+    signal.signal(signal.SIGTERM, before)

@@ -459,6 +459,80 @@ def test_impossible_arguments_are_refused_when_the_dag_is_read(function, args, t
         made(function, *args)
 
 
+def tuned(lr: float, words: list[str], replica: Replica) -> float:
+    return lr
+
+
+DAY = dt.date(2026, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("expand", "text"),
+    [
+        (lambda f: f.expand(lr=[0.1, {"a": [DAY]}]), r"argument lr\[1\]\['a'\]\[0\] is a date .*; use .isoformat\(\)"),
+        (lambda f: f.expand(lr={"a": 1, "b": Path("/x")}), r"argument lr\['b'\] is a PosixPath .*; use str\(\)"),
+        (lambda f: f.expand(lr={DAY: 1}), r"argument lr, key datetime.date\(2026, 1, 1\), is a date"),
+        (lambda f: f.expand(lr=(1, float("nan"))), r"argument lr\[1\] is a float \(nan\)"),
+        (
+            lambda f: f.expand_kwargs([{"lr": 1}, {"lr": [1, {2}]}]),
+            r"argument expand_kwargs\[1\]\['lr'\]\[1\] is a set",
+        ),
+        (lambda f: f.expand_kwargs([{"lr": {1: 2}}]), r"argument expand_kwargs\[0\]\['lr'\], key 1, is a int"),
+        (lambda f: f.override(retries=2).expand(lr=[DAY]), r"argument lr\[0\] is a date"),
+        (lambda f: f.partial(words=[DAY]).expand(lr=[1]), r"argument words\[0\] is a date"),
+        (lambda f: f.expand(replica=[]), "argument 'replica' of 'tuned' is given by the launcher; leave it out"),
+        (lambda f: f.expand_kwargs([{"replica": 1}]), "argument 'replica' of 'tuned' is given by the launcher"),
+        (lambda f: f.override(wait=False).expand(lr=[1]), "@task.launch_python: the task returns the value"),
+    ],
+    ids=range(11),
+)
+def test_impossible_arguments_of_a_mapped_task_are_refused_when_the_dag_is_read(expand, text) -> None:
+    """Airflow creates the operator of a mapped task only in a run."""
+    with a_dag() as dag, pytest.raises(InvalidAppError, match=f"^task 'tune': {text}"):
+        expand(launch_python_task(tuned, task_id="tune"))
+    assert not dag.tasks
+
+
+def test_a_mapped_parameter_of_the_context_is_refused_unless_a_run_may_give_it() -> None:
+    with a_dag():
+
+        @task
+        def rows() -> list:
+            return [{"ti": 1}]
+
+        with pytest.raises(InvalidAppError, match="parameter 'ti' of 'of_context' is a part of Airflow's context"):
+            launch_python_task(of_context).expand_kwargs([{}])
+        assert launch_python_task(of_context).expand_kwargs([{"ti": 1}, rows()])
+        assert launch_python_task(of_context, task_id="later").expand_kwargs(rows())
+
+
+def test_mapped_arguments_that_json_can_hold_arrive() -> None:
+    """Each kind of `expand`: a range, a dict, whose items are pairs, outputs of tasks, and dicts of arguments."""
+    found = []
+    with a_dag():
+
+        @task
+        def rows() -> list:
+            return []
+
+        def seen(x, y=None):
+            return [x, y]
+
+        mapped = [
+            launch_python_task(seen, task_id="range").expand(x=range(1, 3)).operator,
+            launch_python_task(seen, task_id="dict").expand(x={1: "{{ run_id }}", "b": [None]}).operator,
+            launch_python_task(seen, task_id="output").partial(y=2).expand(x=rows()).operator,
+            launch_python_task(seen, task_id="parts").expand(x=[rows(), 3]).operator,
+            launch_python_task(seen, task_id="kwargs").expand_kwargs([{"x": 1}, {"x": 2, "y": {"a": 1.5}}]).operator,
+        ]
+    for operator in mapped:
+        api = FakeExecutionApi()
+        api.xcoms["rows", "return_value"] = [8, 9]
+        assert run(operator, api, map_index=1).error is None
+        found.append(api.xcoms[operator.task_id, "return_value", 1])
+    assert found == [[2, None], [["b", [None]], None], [9, 2], [3, None], [2, {"a": 1.5}]]
+
+
 def test_parts_of_airflow_stay_on_the_worker() -> None:
     with a_dag():
 

@@ -17,13 +17,16 @@ from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
+from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.triggers.connections import Connections
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from airflow_provider_launch.triggers.reconciler import Reconciler
-from tests.airflow.guarantees import CONN, LastingApi, WorkerHost
-from tests.airflow.support import FakeExecutionApi, a_dag, run_task, run_to_end
+from tests.airflow.guarantees import CONN, Heard, LastingApi, WorkerHost, deferred, resumed
+from tests.airflow.support import USER_ACTION, FakeExecutionApi, a_dag, run_task, run_to_end, run_trigger, run_triggers
+from tests.airflow.versions import deserialize
 from tests.support.apps import described, until
 
 pytestmark = pytest.mark.engine("kubernetes")
@@ -48,21 +51,28 @@ class Namespaces:
     def app(self, script: str) -> AppDef:
         return AppDef("app", [Role("main", self._engine.image, entrypoint="sh", args=["-c", script])])
 
-    def task(self, script: str, namespace: str | None = None, **how: Any) -> LaunchAppOperator:
+    def task(self, script: str, namespace: str | None = None, suffix: str = "", **how: Any) -> LaunchAppOperator:
         cfg = {"namespace": namespace or self.other}
         with a_dag():
             return LaunchAppOperator(
-                task_id=self.name, app=self.app(script), launch_conn_id=CONN, cfg=cfg,
+                task_id=self.name + suffix, app=self.app(script), launch_conn_id=CONN, cfg=cfg,
                 execution_timeout=timedelta(seconds=120), **how,
             )  # fmt: skip
 
-    def ids(self, namespace: str) -> list[str]:
+    def states(self, namespace: str) -> dict[str, AppState]:
         """Return the apps of the task in a namespace, as a connection with only this namespace sees them."""
         scheduler = create_scheduler("s", kubeconfig_path=str(self._engine.kubeconfig), namespace=namespace)
         try:
-            return [row.app_id for row in scheduler.list() if self.name in row.app_id]
+            return {row.app_id: row.state for row in scheduler.list() if self.name in row.app_id}
         finally:
             scheduler.close()
+
+    def ids(self, namespace: str) -> list[str]:
+        return [*self.states(namespace)]
+
+    def has_only(self, state: AppState) -> bool:
+        """Return whether the task has one app in the other namespace, in this state, and none in its own."""
+        return not self.states(self.own) and [*self.states(self.other).values()] == [state]
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -111,6 +121,114 @@ def test_a_lock_of_the_connection_holds_for_the_namespace(place) -> None:
     with pytest.raises(InvalidRunConfigException, match="'namespace' is locked by connection"):
         LaunchHook.for_connection(CONN).merged_cfg({"namespace": place.other})
     assert place.counts == (0, 0)
+
+
+def test_a_kill_cancels_the_app_in_its_namespace(place, sigterm) -> None:
+    task = place.task("exec sleep 300", on_finish="keep")
+    sigterm(lambda: place.has_only(AppState.RUNNING), task)
+    ran = run_task(task, FakeExecutionApi())
+
+    assert ran.state == "failed"
+    until(lambda: place.has_only(AppState.CANCELLED))
+
+
+def test_a_kill_of_a_deferred_task_cancels_the_app_in_its_namespace(place, monkeypatch) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {"r": {"t": "failed"}}))
+    trigger, _ = deferred(place.task("exec sleep 300", deferrable=True, on_finish="keep"), FakeExecutionApi())
+    until(lambda: place.has_only(AppState.RUNNING))
+
+    assert run_trigger(trigger, cancel_after=3, message=USER_ACTION) == []
+    until(lambda: place.has_only(AppState.CANCELLED))
+
+
+def test_another_triggerer_continues_a_deferred_task(place) -> None:
+    """It has only the handle, which does not name the namespace."""
+    script = "for n in 1 2 3 4 5 6 7 8; do echo line $n; sleep 1; done; echo 7 >$LAUNCH_RESULT_PATH"
+    task = place.task(script, deferrable=True)
+    first, asked = deferred(task, api := FakeExecutionApi())
+    with Heard() as heard:
+        assert run_trigger(first, cancel_after=4) == []
+        assert place.has_only(AppState.RUNNING)
+        (event,) = run_trigger(AppStatusTrigger(**first.serialize()[1]))
+        ran = resumed(task, api, asked, event.payload)
+
+    assert ran.error is None, ran.lines
+    assert api.xcoms[place.name, "return_value"]["result"] == 7
+    lines = [line for _, line in heard.lines if line.startswith("[main/0] line")]
+    assert lines[-1] == "[main/0] line 8"
+    assert {*lines} == {f"[main/0] line {n}" for n in range(1, 9)}
+
+
+@pytest.mark.parametrize("how", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
+def test_a_sensor_follows_an_app_in_its_namespace(place, how) -> None:
+    api = FakeExecutionApi()
+    run_task(place.task("echo begun; sleep 3; echo done", wait=False), api)
+    with a_dag():
+        sensor = AppStatusSensor(task_id="s", handle=api.xcoms[place.name, "handle"], poke_interval=5, **how)
+
+    ran = [run_to_end(sensor, api)[0]]
+    while ran[-1].state == "up_for_reschedule":
+        ran.append(run_task(sensor, api))
+    assert ran[-1].state == "success", ran[-1].error
+    lines = [line for each in ran for line in each.lines if line.startswith("[main/0]")]
+    assert lines == ["[main/0] begun", "[main/0] done"]
+    assert place.has_only(AppState.SUCCEEDED)
+
+
+@modes
+def test_indices_of_a_mapped_task_run_in_two_namespaces(place, deferrable) -> None:
+    """Their triggers share one poll."""
+    names = [place.own, place.other]
+    with a_dag():
+        task = LaunchAppOperator.partial(
+            task_id=place.name,
+            app=place.app("sleep 2; echo index {{ ti.map_index }}"),
+            launch_conn_id=CONN,
+            deferrable=deferrable,
+            on_finish="keep",
+        ).expand(cfg=[{"namespace": name} for name in names])
+    apis = [FakeExecutionApi() for _ in names]
+    with Heard() as heard:
+        ran = [run_task(task, api, map_index=index) for index, api in enumerate(apis)]
+        if deferrable:
+            triggers = [AppStatusTrigger(**deserialize(each.msg.trigger_kwargs)) for each in ran]
+            events = run_triggers(*triggers, during=lambda _cancel: None)
+            assert [event.payload["reason"] for (event,) in events] == ["ended", "ended"]
+
+    assert deferrable or [each.state for each in ran] == ["success", "success"]
+    assert [line for _, line in heard.lines if "index " in line and line.startswith("[")] == sorted(
+        f"[main/0] index {index}" for index in range(2)
+    )
+    assert [[*place.states(name).values()] for name in names] == [[AppState.SUCCEEDED]] * 2
+    assert place.ids(place.own) != place.ids(place.other)
+
+
+def test_the_clean_up_cancels_apps_of_all_namespaces_whose_tasks_are_over(place) -> None:
+    names = [place.own, place.other, place.own, place.other]
+    tasks = [place.task("exec sleep 300", name, f"-{n}", deferrable=True) for n, name in enumerate(names)]
+    for task in tasks:
+        run_task(task, FakeExecutionApi())
+    over = {task.task_id for task in tasks[:2]}
+
+    def ask(keys: Any) -> dict[Any, str | None]:
+        return {key: "failed" if key.task_id in over else "running" for key in keys}
+
+    hook = LaunchHook.for_connection(CONN)
+    found = hook.runner.orphans("kubernetes", ask, deployment_id(), confirm_s=0.0)
+    for handle in found:
+        hook.runner.cancel(handle)
+    hook.close()
+
+    def has_cancelled() -> list[bool]:
+        states = {**place.states(place.own), **place.states(place.other)}
+        of_task = {task.task_id: app_id for task in tasks for app_id in states if task.task_id in app_id}
+        return [states[of_task[task.task_id]] is AppState.CANCELLED for task in tasks]
+
+    assert len(found) == 2
+    until(lambda: all(has_cancelled()[:2]))
+    assert has_cancelled() == [True, True, False, False]
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import signal
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -72,28 +70,6 @@ def tasks(docker_engine, define):
     tasks = Tasks(docker_engine, define)
     yield tasks
     tasks.remove()
-
-
-@pytest.fixture
-def sigterm():
-    """Sends the signal as a worker does, to the whole process, when the condition holds."""
-    before, threads = signal.getsignal(signal.SIGTERM), []
-    main = threading.main_thread().ident
-
-    def when(condition, task: LaunchAppOperator) -> None:
-        def send() -> None:
-            until(condition)
-            signal.pthread_kill(main, signal.SIGTERM)
-
-        # Before the task runner has its own handler the signal would end pytest.
-        signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
-        threads.append(threading.Thread(target=send))
-        threads[-1].start()
-
-    yield when
-    for thread in threads:
-        thread.join()
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_success_hands_over_handle_codes_and_result(tasks) -> None:

@@ -83,6 +83,14 @@ def test_results_of_all_replicas_are_a_list() -> None:
     assert api.xcoms["t", "return_value"]["result"] == [0, None, 2]
 
 
+def test_warnings_about_the_app_are_in_the_log() -> None:
+    """The program gets this text, and the app may even succeed with it."""
+    ran = run_task(launch(Role("worker", "", entrypoint="true", env={"PORT": "$LAUNCH_PORT_X_Y"})), FakeExecutionApi())
+
+    assert ran.error is None
+    assert ran.logged("role 'worker': env PORT: no shell expands $LAUNCH_PORT_X_Y, so the program gets this text")
+
+
 @pytest.mark.parametrize("value", ["All", None, 1])
 def test_unknown_results_are_refused(value: object) -> None:
     with pytest.raises(InvalidAppError, match=r"results=.* must be one of 'first', 'all'"):

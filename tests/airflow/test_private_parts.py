@@ -18,6 +18,7 @@ PARTS = {
     "airflow.jobs.triggerer_job_runner": ["_USER_ACTION_CANCEL_MSG"],
     "airflow.listeners": ["hookimpl"],
     "airflow.models": ["Connection"],
+    "airflow.sdk.bases.decorator": ["_TaskDecorator"],
     "airflow.sdk.execution_time": ["task_runner"],
     "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields", "SetXCom", "_RequestFrame"],
     "airflow.sdk.execution_time.context": ["NEVER_EXPIRE"],
@@ -94,10 +95,13 @@ def test_no_other_module_asks_for_a_version():
 def test_airflow_has_the_parts_that_are_used():
     from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
     from airflow.sdk import task
+    from airflow.sdk.bases.decorator import _TaskDecorator
     from airflow.sdk.execution_time import task_runner
 
     # How a function that uses a task is recognized.
     assert task(lambda: None, task_id="t")._airflow_is_task_decorator
+    # How the arguments of a mapped function are checked.
+    assert callable(_TaskDecorator._expand)
     assert callable(task_runner._serialize_rendered_fields)
     assert callable(task_runner.RuntimeTaskInstance.get_task_states)
     assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)

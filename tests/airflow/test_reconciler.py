@@ -310,6 +310,17 @@ def test_a_question_names_at_most_a_hundred_runs(monkeypatch: Any) -> None:
     assert all(question["task_ids"] for question in asked), "an empty list is no filter"
 
 
+@pytest.mark.parametrize("letter", ["x", "\u20ac"])
+def test_many_tasks_of_a_dag_are_asked_for_in_addresses_that_the_client_takes(letter: str) -> None:
+    """Names of foreign labels count, too: one of them must not keep the others of its DAG from an answer."""
+    keys = {TaskKey("d", f"{k % 30}{letter * 240}", f"{k}{letter * 240}") for k in range(300)}
+    questions = list(questions_for(keys))
+
+    assert sorted(key for question in questions for key in question.keys) == sorted(keys)
+    for question in questions:
+        httpx.URL("http://airflow/execution/task-instances/states", params=question.arguments())
+
+
 def test_one_index_of_a_large_map_is_asked_for_alone() -> None:
     (question,) = questions_for([TaskKey("d", "r", "t", 7)])
 
@@ -473,16 +484,21 @@ def test_the_hook_lists_orphans_for_a_maintenance_dag(
 # ---- ends between two processes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["failed", "success", "removed"])
-def test_a_task_whose_deferral_is_refused_cancels_its_app(engine: FakeEngine, airflow: Airflow, state: str) -> None:
-    """It was marked in the moment of the deferral: no trigger will ever follow the app."""
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [*((state, f"is {state}") for state in ("failed", "success", "removed")), ("restarting", "was cleared")],
+)
+def test_a_task_whose_deferral_is_refused_cancels_its_app(
+    engine: FakeEngine, airflow: Airflow, state: str, reason: str
+) -> None:
+    """It was marked or cleared in the moment of the deferral: no trigger will ever follow the app."""
     airflow.on_call = lambda method, parts, body: None
     engine.on_scheduled = lambda app_id: setattr(airflow, "state", state)
 
     ran = run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=True), airflow)
 
     assert alive(engine) == []
-    assert ran.logged(f"the task is {state}, so its deferral was refused")
+    assert ran.logged(f"the task {reason}, so its deferral was refused")
 
 
 def test_a_task_that_defers_keeps_its_app(engine: FakeEngine, airflow: Airflow) -> None:
@@ -551,11 +567,11 @@ def test_a_trigger_notes_that_it_has_fired(monkeypatch: Any) -> None:
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
     kept = checkpoint.Checkpoint(ti)
     asyncio.run(kept.save(FollowProgress({"w/0": 1})))
-    assert checkpoint.waits_for_trigger(ti)
+    assert checkpoint.was_cleared(ti, None)
     asyncio.run(kept.save(FollowProgress({"w/0": 1}), fired=True))
-    assert not checkpoint.waits_for_trigger(ti)
+    assert not checkpoint.was_cleared(ti, None)
     asyncio.run(kept.save(FollowProgress({str(k): random.Random(k).random() for k in range(9000)}), fired=True))
-    assert not checkpoint.waits_for_trigger(ti), "a checkpoint that is too large still states it"
+    assert not checkpoint.was_cleared(ti, None), "a checkpoint that is too large still states it"
 
 
 # ---- other versions --------------------------------------------------------------------------------------------------

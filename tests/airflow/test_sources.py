@@ -160,6 +160,164 @@ def test_a_workspace_of_a_run_is_not_mirrored(tmp_path, monkeypatch, field: str)
     assert not found.logged("hush.txt")
 
 
+OPTIONS = {
+    "launch_docker": {"host": "tcp://127.0.0.1:9"},
+    "launch_kubernetes": {"kubeconfig_path": "/nowhere", "namespace": "x"},
+    "launch_aws_batch": {"region_name": "eu-west-1"},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("how", ["template", "whole", "xcom"])
+def test_an_engine_that_a_run_names_does_not_build(monkeypatch, tmp_path, kind: str, how: str) -> None:
+    """It would get the files of the workspace, and the logins of the worker for its registries."""
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": kind, "extra": OPTIONS[kind]}))
+    given = {"build_host": "https://other.example:443", "image_repo": "registry.example/x"}
+    api = FakeExecutionApi()
+    monkeypatch.setitem(support.RUN, "conf", {"cfg": given})
+    api.xcoms["make", "return_value"] = given
+    with a_dag() as dag:
+        dag.render_template_as_native_obj = how == "whole"
+        cfg: Any = {**given, "build_host": "{{ dag_run.conf['cfg']['build_host'] }}"}
+        if how != "template":
+            cfg = "{{ dag_run.conf['cfg'] }}" if how == "whole" else BaseOperator(task_id="make").output
+        role = Role("main", "i", entrypoint="x")
+        made = LaunchAppOperator(
+            task_id="t", launch_conn_id="place", app=AppDef("app", [role]), workspace=str(tmp_path), cfg=cfg
+        )
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert f"option build_host names 'https://other.example:443', which {REFUSED}" in str(found.error)
+
+
+@pytest.mark.parametrize("option", ["build_host", "pod_template"])
+@pytest.mark.parametrize("how", ["launch", "launch_python"])
+@pytest.mark.parametrize("source", ["variable", "xcom"])
+def test_an_option_of_a_task_with_a_function_is_not_taken_from_a_run(
+    monkeypatch, secret, option: str, how: str, source: str
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": OPTIONS["launch_kubernetes"]})
+    )
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(secret))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = {option: str(secret)}
+    with a_dag():
+        cfg: Any = {option: "{{ var.value.place }}"} if source == "variable" else BaseOperator(task_id="make").output
+        given: dict[str, Any] = {"launch_conn_id": "place", "unavailable_for_s": 0, "cfg": cfg}
+        if how == "launch":
+
+            @task.launch(**given)
+            def train() -> AppDef:
+                return AppDef("app", [Role("main", "i", entrypoint="x")])
+
+        else:
+
+            @task.launch_python(image="i", **given)
+            def train() -> None: ...
+
+        made = train().operator
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert f"option {option} names {str(secret)!r}, which {REFUSED}" in str(found.error)
+
+
+@pytest.mark.parametrize("where", ["DAG file", "DAG file with a function", "configuration", "connection"])
+def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -> None:
+    """The launch continues to the engine, which does not exist."""
+    host = f"unix://{tmp_path}/no.sock"
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "file").write_text("")
+    monkeypatch.setitem(support.RUN, "conf", {"host": host})
+    options: dict[str, Any] = {"image_repo": "registry.example/x", "build_host": host}
+    if where == "configuration":
+        monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"unix://{tmp_path}")
+        options["build_host"] = "{{ dag_run.conf['host'] }}"
+    elif where == "connection":
+        extra = {"host": "tcp://127.0.0.1:9", "build_host": options.pop("build_host")}
+        monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    given = {"workspace": str(tmp_path / "project"), "cfg": options}
+    if where == "DAG file with a function":
+        with a_dag():
+
+            @task.launch_python(image="i", launch_conn_id="place", unavailable_for_s=0, **given)
+            def train() -> None: ...
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+    else:
+        found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), **given)
+
+    assert REFUSED not in str(found.error)
+    assert "no.sock" in str(found.error)
+
+
+FIELD = "[FIELD_PATH]spec.nodeName"
+NOT_A_FIELD = "variable NODE begins with [FIELD_PATH], which stands for a field of the pod, and came from a template"
+
+
+def node_app(node: str) -> AppDef:
+    return AppDef("app", [Role("main", "i", entrypoint="x", env={"NODE": node, "OWN": "[FIELD_PATH]metadata.name"})])
+
+
+def node_dict(node: str) -> dict[str, Any]:
+    return {"name": "app", "roles": [{"name": "main", "image": "i", "entrypoint": "x", "env": {"NODE": node}}]}
+
+
+@pytest.mark.parametrize("how", ["app", "dict", "xcom", "function", "component"])
+def test_a_text_of_a_run_is_no_field_of_a_pod(monkeypatch, how: str) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": OPTIONS["launch_kubernetes"]})
+    )
+    monkeypatch.setitem(support.RUN, "conf", {"node": FIELD})
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = node_dict(FIELD)
+    template = "{{ dag_run.conf['node'] }}"
+    with a_dag():
+        given: dict[str, Any] = {"task_id": "t", "launch_conn_id": "place", "unavailable_for_s": 0}
+        if how == "function":
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train(dag_run: Any = None) -> AppDef:
+                return node_app(dag_run.conf["node"])
+
+            made = train().operator
+        elif how == "component":
+            made = LaunchAppOperator(component=f"{__name__}:node_app", component_args={"node": template}, **given)
+        else:
+            app = {"app": node_app(template), "dict": node_dict(template)}.get(how)
+            made = LaunchAppOperator(app=app or BaseOperator(task_id="make").output, **given)
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert NOT_A_FIELD in str(found.error)
+
+
+@pytest.mark.parametrize("how", ["app", "dict", "function"])
+def test_a_field_in_the_dag_file_may_contain_a_template(monkeypatch, how: str) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": {"namespace": "x"}})
+    )
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setitem(support.RUN, "conf", {"label": "team", "other": "spec.nodeName"})
+    template = "[FIELD_PATH]metadata.labels['{{ dag_run.conf['label'] }}']"
+    if how == "function":
+        with a_dag():
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train(dag_run: Any = None) -> AppDef:
+                return node_app(f"[FIELD_PATH]metadata.labels['{dag_run.conf['label']}']")
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+    else:
+        found = ran(app=(node_app if how == "app" else node_dict)(template))
+
+    assert "kubeconfig" in str(found.error).lower(), found.error
+
+
 @pytest.mark.parametrize(
     ("location", "allowed", "is_allowed"),
     [
@@ -187,6 +345,13 @@ def test_locations_below_an_allowed_one(monkeypatch, location: str, allowed: str
     else:
         with pytest.raises(InvalidAppError, match=REFUSED):
             Sources([]).check(location, location, "x")
+
+
+def test_an_option_of_a_task_that_was_not_rendered_is_of_the_dag_file() -> None:
+    """Such as an operator that a function calls."""
+    Sources(None, {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
+    with pytest.raises(InvalidAppError, match=REFUSED):
+        Sources(set(), {"/from/a/run"}).check_option("/in/the/file", "/in/the/file", "x")
 
 
 def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypatch) -> None:

@@ -165,6 +165,17 @@ def test_the_cause_comes_first_and_consequences_are_marked() -> None:
     ("found", "tails", "line"),
     [
         (response(replica(0), replica(1)), {"t/0": PEERS, "t/1": TRACE}, "t/1: ValueError: loss is NaN"),
+        (
+            response(replica(0), replica(1), msg="t/0 failed: exit code 1"),
+            {"t/0": PEERS, "t/1": TRACE},
+            "t/1: ValueError: loss is NaN",
+        ),
+        # The scheduler has stopped the replica that failed first.
+        (
+            response(replica(0), replica(1, TRACE[-1], state=AppState.CANCELLED), msg="t/0 failed: exit code 1"),
+            {"t/0": PEERS},
+            "t/1: ValueError: loss is NaN",
+        ),
         (response(replica(0, "out of memory\nmore")), {"t/0": TRACE}, "t/0: out of memory"),
         (
             response(replica(0, exit_code=137)),

@@ -113,7 +113,6 @@ def step_of(kind: str, steps: list[str]) -> int:
     indirect=["place"],
 )
 def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
-    request: pytest.FixtureRequest,
     place: Place,
     mode: str,
     at: str | int,
@@ -122,13 +121,37 @@ def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
     tmp_path: Path,
 ) -> None:
     """Guarantee 2, before and after each request to Airflow and each act on the engine."""
+    _check_one_app(place, mode, at, worker_host, counted, tmp_path)
+
+
+@pytest.mark.engine("aws_batch")
+@pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
+@pytest.mark.parametrize("at", KINDS)
+def test_a_definition_of_a_user_does_not_weaken_the_claim(
+    place: Any,
+    at: str,
+    worker_host: WorkerHost,
+    counted: dict[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guarantee 2, for jobs whose defaults are those of an existing job definition."""
+    place.use_definition()
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(place.connection))
+    _check_one_app(place, MODES[KINDS.index(at) % 2], at, worker_host, counted, tmp_path)
+
+
+def _check_one_app(
+    place: Place, mode: str, at: str | int, worker_host: WorkerHost, counted: dict[str, list[str]], tmp_path: Path
+) -> None:
     engine = place.connection["conn_type"].removeprefix("launch_")
-    if engine not in counted:
+    kind = " ".join([engine, *(place.connection["extra"].keys() & {"job_definition"})])
+    if kind not in counted:
         code, steps = Killed(place.another(), worker_host, tmp_path, mode).first_try()
         assert code == 0
         assert steps[-1].endswith("handle"), steps
-        counted[engine] = steps
-    steps = counted[engine]
+        counted[kind] = steps
+    steps = counted[kind]
     first = 0 if engine == "local" else steps.index("before PUT store ti launch")
     tried = range(first + 1, len(steps) + 1)
     assert len(tried) <= RUNS[engine] * (1 if engine == "local" else 2), "some steps are never tried; raise RUNS"

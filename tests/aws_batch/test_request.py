@@ -238,6 +238,29 @@ def test_features_that_batch_lacks_are_refused_with_a_fix(roles, how, words) -> 
     assert ";" in str(caught.value)
 
 
+def test_the_largest_app_can_be_registered_retried_and_cancelled() -> None:
+    """Each of these registers a definition with other numbers, whose size counts for AWS too."""
+    least, most = 10_000, 24_000
+    while most - least > 1:
+        middle = (least + most) // 2
+        try:
+            made = request(role(args=["x" * middle], num_replicas=2, max_retries=3))
+            least = middle
+        except InvalidAppError:
+            most = middle
+    definitions = [
+        made.definition(attempt, now, cancelled=is_cancelled)
+        for attempt, now, is_cancelled in (
+            (0, 1_800_000_000, False),
+            (3, 1_800_000_999, False),
+            (13, 2_000_000_000, True),
+        )
+    ]
+
+    sizes = [len(json.dumps(each).encode()) for each in definitions]
+    assert 24_500 < max(sizes) <= 24_576
+
+
 def test_a_role_without_a_size_has_one_of_fargate() -> None:
     made = request(role(resource=Resource(-1, 0, -1)), platform="FARGATE", execution_role_arn="x")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.aws_batch import catalog
 from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp
 from airflow_provider_launch.schedulers.aws_batch.jobs import job_page, other_pages, replicas_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
@@ -282,7 +283,7 @@ def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch)
     monkeypatch.setattr(scheduler._catalog, "every", lambda: ([*apps], ["damaged"]))
     monkeypatch.setattr(scheduler._catalog, "refresh", lambda ids: {name: apps[name] for name in ids})
     monkeypatch.setattr(type(scheduler.aws), "region", None)
-    monkeypatch.setattr(scheduler, "_error_text", lambda *_: "")
+    monkeypatch.setattr(scheduler, "_error_texts", lambda *_: {})
 
     def terminate(*_: object) -> None:
         raise SchedulerRejectedError("AWS does not allow TerminateJob")
@@ -301,6 +302,22 @@ def test_an_app_that_cannot_be_described_hides_no_other_in_the_list(monkeypatch)
     monkeypatch.setattr(scheduler.aws, "terminate", outage)
     with pytest.raises(SchedulerUnavailableError):
         scheduler.list()
+
+
+def test_apps_that_are_no_longer_read_leave_the_cache(monkeypatch) -> None:
+    """A triggerer runs for months, and reads each app of the account once a minute."""
+    monkeypatch.setattr(catalog, "_KEPT_APPS", 3)
+    for step in ("_poll", "_find"):
+        monkeypatch.setattr(catalog.Catalog, step, lambda *_: None)
+    none: Any = None
+    made = catalog.Catalog(none, none)
+    for number in range(10):
+        made._apps[f"app-{number}"] = CachedApp(f"app-{number}", request(1), jobs={0: job("RUNNING")})
+
+    assert [*made.refresh([f"app-{number}" for number in range(8)])] == [f"app-{number}" for number in range(8)]
+    assert len(made._apps) == 8, "those of one poll stay"
+    assert [*made.refresh(["app-2"])] == ["app-2"]
+    assert [*made._apps] == ["app-6", "app-7", "app-2"]
 
 
 # ---- services --------------------------------------------------------------------------------------------------------

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser import netlink
 from tests.live.airflow import Airflow
 from tests.live.conftest import DEMO
 from tests.live.engines import LocalApps
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 PICTURES = os.environ.get("LAUNCH_PICTURES", "")
 """The folder for pictures of the pages. Empty: none are taken."""
@@ -31,14 +33,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs it")
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("there is no program chromium; `make browser` installs it on Debian")
+    # Other tests start containers at the same time.
+    without_netlink = tmp_path_factory.mktemp("chromium") / "chromium"
+    without_netlink.write_text(f'#!/bin/sh\nexec {sys.executable} {netlink.__file__} {program} "$@"\n')
+    without_netlink.chmod(0o755)
     with playwright.sync_playwright() as started:
-        # Root has no sandbox; all pages are those of the Airflow above.
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # Root has no sandbox; all pages are those of the Airflow below.
+        browser = started.chromium.launch(executable_path=without_netlink, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -63,14 +69,22 @@ def airflow(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         apps.close(set())
 
 
-@pytest.fixture
-def page(browser: Browser, airflow: Airflow) -> Iterator[Page]:
-    """A page of that Airflow; a failed test leaves a picture of it in the folder `.build/browser`."""
+@pytest.fixture(scope="session")
+def context(browser: Browser, airflow: Airflow) -> Iterator[BrowserContext]:
+    """Return what all pages share: the login, and the code of Airflow's pages, which is loaded once."""
     context = browser.new_context(base_url=airflow.url, viewport=_SCREEN)
     context.set_default_timeout(_TIMEOUT_MS)
-    page = context.new_page()
-    yield page
+    yield context
     context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    """The page of that Airflow, as the last test has left it.
+
+    A failed test leaves a picture of it in the folder `.build/browser`; the next one gets a new page.
+    """
+    return context.pages[0] if context.pages else context.new_page()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,6 +97,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         name = "".join(letter if letter.isalnum() else "-" for letter in item.name)
         page.screenshot(path=folder / f"{name}.png")
         report.sections.append(("picture", str(folder / f"{name}.png")))
+        page.close()
     return report
 
 

@@ -21,10 +21,11 @@ class Form:
         self.conn_type = conn_type
         self.fields: dict[str, dict[str, Any]] = TYPES[conn_type]["conn-fields"]
         self.dialog = page.get_by_role("dialog")
+        self._section = ""
 
     def add(self, conn_id: str) -> None:
         """Open an empty form of this type."""
-        self._page.goto("/connections")
+        self._show_connections()
         self._page.get_by_role("button", name="Add Connection").first.click()
         self.dialog.locator("input[name=connection_id]").fill(conn_id)
         self.dialog.get_by_role("combobox").fill(TYPES[self.conn_type]["hook-name"])
@@ -32,7 +33,7 @@ class Form:
 
     def edit(self, conn_id: str) -> None:
         """Open the form of a saved connection."""
-        self._page.goto("/connections")
+        self._show_connections()
         row = self._page.get_by_role("row").filter(has=self._page.get_by_text(conn_id, exact=True))
         row.get_by_role("button", name="Edit Connection").click()
         self.dialog.get_by_role("button", name="Save").wait_for()
@@ -41,11 +42,14 @@ class Form:
         """Open a section if it is closed; Airflow then closes the others."""
         from playwright.sync_api import expect
 
+        if name == self._section:
+            return
         head = self.dialog.get_by_role("button", name=name, exact=True)
         if head.get_attribute("aria-expanded") != "true":
             head.click()
             # Until then, the section that was open before still seems to be open.
             expect(head).to_have_attribute("aria-expanded", "true", timeout=60_000)
+        self._section = name
 
     def fill(self, name: str, value: Any) -> None:
         """Enter a value, as its kind of field needs it."""
@@ -90,6 +94,17 @@ class Form:
         """Save, and wait until the dialog has closed."""
         self.dialog.get_by_role("button", name="Save").click()
         self.dialog.wait_for(state="detached")
+
+    def close(self) -> None:
+        """Close the dialog without saving."""
+        self._page.keyboard.press("Escape")
+        self.dialog.wait_for(state="detached")
+
+    def _show_connections(self) -> None:
+        self._section = ""
+        # The code of the page takes seconds on a busy host, and serves all forms.
+        if not self._page.url.endswith("/connections"):
+            self._page.goto("/connections")
 
     @property
     def can_save(self) -> bool:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_provider_launch.cli.commands import COMMANDS
 from airflow_provider_launch.schedulers.backends import BACKENDS
 
 pytestmark = pytest.mark.engine("local")
@@ -122,3 +123,14 @@ def test_a_warning_is_one_line(launch, shell) -> None:
 
     assert ran.code == 0
     assert not any("UserWarning" in line or ".py:" in line for line in ran.err.splitlines())
+
+
+def test_each_command_has_json() -> None:
+    without = [
+        command.name
+        for command in COMMANDS.values()
+        if not any("--json" in argument.names for argument in command.arguments)
+    ]
+
+    assert len(COMMANDS) == 13
+    assert without == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import boto3
 import pytest
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.ids import make_unique
-from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs import AppDef, Resource, Role, VolumeMount
 from tests.airflow.support import a_dag
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import REGION
@@ -37,7 +38,7 @@ def definition(client, docker_engine) -> str:
     return register(client, docker_engine.image)
 
 
-def register(client, image: str) -> str:
+def register(client, image: str, **more: Any) -> str:
     name = make_unique("users")
     client.register_job_definition(
         jobDefinitionName=name,
@@ -47,6 +48,7 @@ def register(client, image: str) -> str:
             "command": [],
             "environment": [{"name": "PLACE", "value": "the moon"}],
             "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}],
+            **more,
         },
     )
     return name
@@ -104,6 +106,54 @@ def test_a_job_that_fails_fails_its_task(moves, client, definition, batch_queue,
     first, second = (moves.run(task)[0] for task in (before, after))
     assert [first.state, second.state] == ["failed", "failed"]
     assert "exited with code 3" in str(second.error)
+
+
+@pytest.fixture
+def secret(client, unique) -> str:
+    """The ARN of a secret."""
+    manager = boto3.client("secretsmanager", endpoint_url=client.meta.endpoint_url, region_name=REGION, **KEYS)
+    return str(manager.create_secret(Name=unique, SecretString="s3cr3t")["ARN"])
+
+
+@pytest.fixture
+def volume(docker_engine, unique):
+    """A volume, as which the tests mount a file system of EFS."""
+    made = docker_engine.client.volumes.create(unique)
+    yield unique
+    for container in docker_engine.client.containers.list(all=True, filters={"volume": unique}):
+        container.remove(force=True)
+    made.remove(force=True)
+
+
+@pytest.mark.parametrize("has_definition", [True, False], ids=["of-the-definition", "of-the-role"])
+def test_a_volume_a_secret_and_a_result(
+    moves, client, batch_queue, docker_engine, secret, volume, unique, has_definition
+):
+    """The definition has them, or role and options do, which need no definition."""
+    data = {"name": "data", "efsVolumeConfiguration": {"fileSystemId": volume}}
+    definition = register(
+        client,
+        docker_engine.image,
+        secrets=[{"name": "TOKEN", "valueFrom": secret}],
+        volumes=[data],
+        mountPoints=[{"sourceVolume": "data", "containerPath": "/data"}],
+    )
+    script = 'cat /data/size 2>/dev/null; printf %s "$TOKEN" | wc -c > /data/size'
+    role = Role("main", "", entrypoint="sh", args=["-c", f'{script}; cp /data/size "$LAUNCH_RESULT_PATH"'])
+    cfg: dict[str, Any] = {"job_definition": definition}
+    if not has_definition:
+        role.image, role.resource = docker_engine.image, Resource(1, 0, 64)
+        role.mounts = [VolumeMount(volume, "/data")]
+        cfg = {"secrets": {"TOKEN": secret}}
+    overrides = {"command": ["sh", "-c", script]}
+    before, after = both(unique, batch_queue, definition, role, cfg, container_overrides=overrides)
+
+    assert moves.run(before)[0].state == "success"
+    ran, outcome = moves.run(after)
+    assert ran.state == "success", ran.error
+    assert "[main/0] 6" in ran.lines  # the file of the first task is on the volume
+    assert outcome["result"] == 6
+    assert not [line for line in ran.lines if "s3cr3t" in line]
 
 
 def test_an_image_with_an_entrypoint(moves, client, batch_queue, docker_engine, batch_server, unique):

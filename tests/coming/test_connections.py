@@ -55,7 +55,8 @@ def config_and_secret(kubernetes_engine, kubernetes_namespace, unique) -> Any:
 
 
 @pytest.mark.engine("kubernetes")
-def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes_engine, config_and_secret):
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes_engine, config_and_secret, deferrable):
     from kubernetes.client import models as k8s
 
     name, image = config_and_secret, kubernetes_engine.image
@@ -105,6 +106,7 @@ def test_pods_with_objects_of_the_package_kubernetes(run, kubernetes, kubernetes
             "host_aliases": [k8s.V1HostAlias(ip="10.1.2.3", hostnames=["store"])],
         },
         time_limit_s=120,
+        deferrable=deferrable,
         start_limit_s=60,
         on_finish="delete_succeeded",
     )
@@ -146,17 +148,19 @@ def test_a_container_with_fields_of_an_overlay(run, docker_engine, unique, monke
     monkeypatch.setenv("DOCKER_HOST", docker_engine.host)
     known = {"conn_type": "docker", "host": "registry.example.com", "login": "me", "password": "s3cr3t"}
     script = 'id -u; pwd; df /cache | tail -1 | cut -d " " -f 1; grep -c store /etc/hosts; echo 1 > $LAUNCH_RESULT_PATH'
+    script = f"{script}; grep -c 10.0.0.10 /etc/resolv.conf"
     room = Resource(cpu=0.5, gpu=0, memMB=64)
     role = Role("main", docker_engine.image, entrypoint="sh", args=["-c", script], resource=room)
     role.mounts.append(VolumeMount(unique, "/data"))
-    set_overlay(role, "docker", "Container", {"HostConfig": {"Tmpfs": {"/cache": "size=1m"}, "Dns": ["10.0.0.10"]}})
+    set_overlay(role, "docker", "Container", {"HostConfig": {"Dns": ["10.0.0.10"]}})
     options = {"user": "1000", "working_dir": "/tmp", "extra_hosts": {"store": "10.1.2.3"}, "pull": "never"}
+    options["by_role"] = {"main": {"overlay": {"HostConfig": {"Tmpfs": {"/cache": "size=1m"}}}}}
     try:
         lines, result = run("docker_default", known, role, task_id=unique, cfg=options, on_finish="delete")
     finally:
         docker_engine.client.volumes.get(unique).remove(force=True)
 
-    assert lines == [f"[main/0] {line}" for line in ("1000", "/tmp", "tmpfs", "1")]
+    assert lines == [f"[main/0] {line}" for line in ("1000", "/tmp", "tmpfs", "1", "1")]
     assert result == 1
 
 

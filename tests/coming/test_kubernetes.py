@@ -95,6 +95,55 @@ def test_labels_a_failure_and_an_exit_code(moves, kubernetes_engine, kubernetes_
     assert [moves.run(task)[0].state for task in (before, after)] == ["skipped", "skipped"]
 
 
+@pytest.fixture
+def image_with_entrypoint(kubernetes_engine, docker_engine, unique, tmp_path):
+    """An image that the node has, with a program of its own."""
+    cluster = kubernetes_engine.cluster
+    if cluster is None:
+        pytest.skip("images of the tests cannot be loaded into the nodes of an external cluster")
+    made = docker_engine.client.containers.create(docker_engine.image, "true")
+    image = made.commit(unique, "1", changes='ENTRYPOINT ["echo", "from the image"]')
+    made.remove()
+    archive = tmp_path / "image.tar"
+    with archive.open("wb") as file:
+        file.writelines(docker_engine.client.images.get(f"{unique}:1").save(named=True))
+    docker_engine.client.images.remove(image.id, force=True)
+    cluster.ctr("images", "import", str(archive))
+    yield f"{unique}:1"
+    cluster.ctr("images", "rm", f"docker.io/library/{unique}:1")
+
+
+@pytest.mark.engine("docker")
+def test_an_image_with_an_entrypoint(moves, kubernetes_engine, kubernetes_namespace, image_with_entrypoint, unique):
+    before, after = both(
+        unique,
+        image_with_entrypoint,
+        kubernetes_namespace,
+        Role("main", image_with_entrypoint, entrypoint=None, args=["and the task"]),
+        {},
+        arguments=["and the task"],
+        on_finish_action="keep_pod",
+    )
+
+    first, _ = moves.run(before)
+    assert first.state == "success", first.error
+    assert log_of(kubernetes_engine, kubernetes_namespace, unique) == "from the image and the task\n"
+    second, _ = moves.run(after)
+    assert second.state == "success", second.error
+    assert "[main/0] from the image and the task" in second.lines
+
+
+def log_of(kubernetes_engine, namespace: str, name: str) -> str:
+    """Return the log of the pod of KubernetesPodOperator, which it removes."""
+    from kubernetes.client import CoreV1Api
+
+    core = CoreV1Api(kubernetes_engine.client)
+    (pod,) = [one for one in core.list_namespaced_pod(namespace).items if one.metadata.name.startswith(name)]
+    text = core.read_namespaced_pod_log(pod.metadata.name, namespace, _preload_content=False).data.decode()
+    core.delete_namespaced_pod(pod.metadata.name, namespace)
+    return str(text)
+
+
 def test_a_pod_template(moves, kubernetes_engine, kubernetes_namespace, unique):
     """The container `base` of the template runs the program of the role, once."""
     image = kubernetes_engine.image

@@ -94,6 +94,11 @@ def test_an_aws_connection_is_used_by_its_id() -> None:
     [
         ("kubernetes", {"extra": {"disable_verify_ssl": True}}, "'disable_verify_ssl' cannot be used; set insecure"),
         ("kubernetes", {"extra": {"new_field": 1}}, "'new_field' cannot be used; it reads in_cluster, "),
+        (
+            "kubernetes",
+            {"extra": {"namespaces": ["b"]}},
+            "'namespaces' cannot be used; list them in a .* kubernetes_conn_id",
+        ),
         ("kubernetes", {"host": "x"}, "'host' cannot be used"),
         ("docker", {"host": "unix:///var/run/docker.sock"}, "the login is missing.*launch_docker, or in DOCKER_HOST"),
         ("docker", {"host": "r", "login": "a", "schema": "x"}, "'schema' cannot be used"),

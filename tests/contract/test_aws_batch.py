@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name
 from airflow_provider_launch.testing import SchedulerContract
+from airflow_provider_launch.testing._identity import IdentityTests
 from tests.contract.proxied import ProxiedEngine
 from tests.engines.aws_batch.engine import BatchServer
 from tests.engines.aws_batch.fixtures import params_for
@@ -84,9 +86,7 @@ class ServerEngine(ProxiedEngine):
             self._client.deregister_job_definition(jobDefinition=f"{name}:1")
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.engine("aws_batch")
-class TestAwsBatch(SchedulerContract):
+class _OnBatch:
     factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
     # CloudWatch cuts lines at 256 KB, and the server of the tests takes minutes for one of 20 MB.
     endless = 1_000_000
@@ -128,8 +128,6 @@ class TestAwsBatch(SchedulerContract):
             "test_a_line_of_1_mb_is_whole": "Docker's awslogs driver splits lines at 256 KB",
             "test_an_app_succeeds_only_when_all_replicas_have": "the main node stays until linger_s has passed, so "
             "its success is reported only then",
-            "test_the_replica_that_failed_first_is_named_although_it_ends_later": "only the log of the replica that "
-            "ended first is read, because each read takes seconds",
             "test_peers_with_different_policies_keep_their_own_count": "Batch cannot restart a single node: REPLICA is "
             "refused for several roles",
             "test_cancel_ends_the_retries": "Batch allows at most ten attempts of one job",
@@ -163,3 +161,25 @@ class TestAwsBatch(SchedulerContract):
     @pytest.fixture
     def program_with_a_space(self) -> str:
         return PRINTS_ITS_ARGS
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("aws_batch")
+class TestAwsBatch(_OnBatch, SchedulerContract):
+    """Each app has a definition of its own."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("aws_batch")
+class TestAwsBatchWithADefinition(_OnBatch, IdentityTests):
+    """The definition of a user gives the defaults of each launch, which must not weaken the claim."""
+
+    @pytest.fixture
+    def cfg(self, batch_queue: str, batch_server: BatchServer, docker_engine: DockerEngine) -> dict[str, Any]:
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        client = boto3.client("batch", endpoint_url=batch_server.url, region_name=REGION, **keys)
+        name = f"users-{uuid.uuid4().hex}"
+        needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+        container = {"image": docker_engine.image, "command": [], "resourceRequirements": needs}
+        client.register_job_definition(jobDefinitionName=name, type="container", containerProperties=container)
+        return {"queue": batch_queue, "job_definition": name}

@@ -80,14 +80,19 @@ _SLIP = re.compile(rf"(?:[\w.]+Error: )*(?:[\w.]+\.)?(?:{'|'.join(SLIPS)})\b")
 
 
 class Recorder:
-    """A pytest plug-in that records the outcome of each test, and errors in the threads of its apps."""
+    """A pytest plug-in that records the order and the outcome of the tests, and errors in the threads of their apps."""
 
     def __init__(self) -> None:
         self.reports: list[pytest.TestReport] = []
+        self.collected: list[str] = []
+        """Module of the contract that has each test."""
         self.of_threads: list[str] = []
 
     def note_thread(self, args: threading.ExceptHookArgs) -> None:
         self.of_threads.append(f"{args.exc_type.__name__}: {args.exc_value}")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.collected = [item.function.__module__ for item in session.items if isinstance(item, pytest.Function)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
@@ -115,14 +120,18 @@ def _message(report: pytest.TestReport) -> str:
 
 def run_test(scheduler: str, test: str, tmp_path: Path, module: Path = SUITE) -> Recorder:
     """Run one test of the contract, with all its parameters or one of them, for one scheduler."""
+    recorder = run_pytest(f"{module}::Test{scheduler}::{test}", tmp_path)
+    assert recorder.reports, f"no test {test}"
+    return recorder
+
+
+def run_pytest(node: str, tmp_path: Path, *more: str) -> Recorder:
     recorder = Recorder()
     plugins = [f"-pno:{name}" for name in UNUSED]
     options = ["-Wignore", "--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'inner'}"]
-    node = f"{module}::Test{scheduler}::{test}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", recorder.note_thread)
-        pytest.main([*plugins, *options, "--import-mode=importlib", node], plugins=[recorder])
-    assert recorder.reports, f"no test {test}"
+        pytest.main([*plugins, *options, *more, "--import-mode=importlib", node], plugins=[recorder])
     return recorder
 
 
@@ -304,6 +313,89 @@ def test_an_error_for_unknown_apps_is_one_failure(tmp_path):
         "return None, also for the ids of `describe_many`"
     )
     assert failed == [(OF_UNKNOWN_APPS[0], message)]
+
+
+MESSAGES = [
+    (
+        "ReportsACancelAtItsRequest",
+        "test_nothing_runs_once_an_end_is_reported[cancel]",
+        " processes of the app still ran; report it only after all have ended",
+    ),
+    (
+        "TakesAllForWaiting",
+        "test_an_app_that_cannot_start_is_reported",
+        "expected PENDING with is_stuck=True and a msg; `describe` gives PENDING with is_stuck=False, msg 'never",
+    ),
+    (
+        "DeletesIntoABin",
+        "test_delete_leaves_nothing_in_the_engine[ended]",
+        "is left in the engine; 1 thing is still there (`Engine.left`)",
+    ),
+    (
+        "LeavesTheBackgroundAlone",
+        "test_what_a_replica_left_in_the_background_ends_with_it",
+        "is alive; 1 process still runs (`Engine.alive`)",
+    ),
+    ("EachScheduleStarts", "test_schedule_twice_starts_once", "started, expected 2 (`Engine.starts`)"),
+    (
+        "HasItsRootInTheRequest",
+        "test_dry_run_needs_no_engine",
+        "the request depends on `params`: request['replicas'][0]['out']: '",
+    ),
+]
+
+
+@pytest.mark.parametrize(("scheduler", "test", "message"), MESSAGES, ids=[scheduler for scheduler, _, _ in MESSAGES])
+def test_a_failure_uses_the_words_of_the_interface(scheduler, test, message, tmp_path):
+    """Its author knows the interface and the engine, not the tests."""
+    found = run_test(scheduler, test, tmp_path)
+
+    assert [message in _message(proof) for proof in found.proofs()] == [True], found.texts()
+
+
+OPTIONS = [
+    ("HealthyThreads", "test_time_limit_ends_the_app", "skipped", "declares that there is no option 'time_limit_s'"),
+    ("NamesNoOptions", "test_time_limit_ends_the_app", "failed", "the scheduler has no option 'time_limit_s', which"),
+    ("NamesItsGraceInItsOwnWay", "test_a_program_that_ignores_the_end_is_killed_after_its_grace", "passed", ""),
+    ("TakesItsGraceInSteps", "test_a_program_that_ignores_the_end_is_killed_after_its_grace", "failed", "grace_s"),
+    (
+        "HealthyThreads",
+        "test_variables_of_odd_names_of_the_launcher_do_not_disturb",
+        "skipped",
+        "there is no option 'copy_env', which only some schedulers have",
+    ),
+    (
+        "RunsOneAppAtATime",
+        "test_running_apps_cost_what_one_costs",
+        "skipped",
+        "the test needs 5 running apps, `apps_at_once` is 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("scheduler", "test", "outcome", "reason"), OPTIONS)
+def test_an_option_without_our_name_or_type_is_never_skipped_silently(scheduler, test, outcome, reason, tmp_path):
+    """Its author would believe that the tests have passed."""
+    (report,) = run_test(scheduler, test, tmp_path).reports
+
+    assert report.outcome == outcome, report.longrepr
+    assert reason in _message(report)
+
+
+def test_a_wrong_name_of_an_option_is_refused():
+    with pytest.raises(TypeError, match=r"TestMine\.option_names names graze_s; the tests know copy_env, grace_s, "):
+        type("TestMine", (SchedulerContract,), {"option_names": {"graze_s": None}})
+
+
+def test_the_contract_runs_from_simple_to_hard(tmp_path):
+    """So `pytest -x` shows the first missing feature."""
+    found = run_pytest(f"{SUITE}::TestHealthyThreads", tmp_path, "--collect-only")
+    sections = dict.fromkeys(module.rpartition("._")[2] for module in found.collected)
+
+    assert " ".join(sections) == (
+        "refusals dry_run running values distributed starting ending retries logs cursors identity following outages "
+        "losses hostile costs workspaces"
+    )
 
 
 def test_further_tests_may_be_added():

@@ -18,6 +18,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
+from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.testing import SchedulerContract
 from tests.contract.proxied import StreamingEngine
@@ -25,7 +26,9 @@ from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
+from tests.support.apps import until
 from tests.support.processes import processes_of
+from tests.support.repeats import SOAK
 from tests.support.role_page import rules_of_the_page
 
 
@@ -198,3 +201,53 @@ class TestKubernetes(SchedulerContract):
     @pytest.fixture
     def never_starts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"image": "no-such-image:local"}, {}
+
+
+@pytest.fixture(scope="module")
+def other_namespace(
+    kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, limited: Path, checkout: Path
+) -> Iterator[str]:
+    """Another namespace, in which the limited user has the same Role."""
+    from kubernetes.client import RbacAuthorizationV1Api
+
+    from tests.engines.kubernetes import namespaces
+
+    made = namespaces.create(kubernetes_engine.client)
+    rbac, meta = RbacAuthorizationV1Api(kubernetes_engine.client), {"name": "launch-limited"}
+    rbac.create_namespaced_role(made, {"metadata": meta, "rules": rules_of_the_page(checkout)})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", **meta}
+    user = {"kind": "ServiceAccount", "namespace": kubernetes_namespace, **meta}
+    rbac.create_namespaced_role_binding(made, {"metadata": meta, "roleRef": role, "subjects": [user]})
+    with contextlib.closing(create_scheduler("tests", kubeconfig_path=str(limited), namespace=made)) as scheduler:
+        until(lambda: not scheduler.missing_rights())
+    yield made
+    namespaces.delete(kubernetes_engine.client, made)
+
+
+@pytest.mark.skipif(not SOAK, reason="the contract again, in another namespace; LAUNCH_SOAK=1 runs it")
+class TestSeveralNamespaces(TestKubernetes):
+    """All launches choose the second of the namespaces that the connection lists."""
+
+    @pytest.fixture
+    def engine(
+        self, kubernetes_engine: KubernetesEngine, proxy: KubernetesProxy, other_namespace: str
+    ) -> Iterator[KubernetesEngineView]:
+        path = str(kubernetes_engine.kubeconfig)
+        connection = KubernetesConnection(kubeconfig_path=path, namespace=other_namespace)
+        with contextlib.closing(Cluster(connection)) as cluster:
+            yield KubernetesEngineView(cluster, proxy)
+
+    @pytest.fixture
+    def params(self, proxy: KubernetesProxy, other_namespace: str) -> dict[str, Any]:
+        return {"kubeconfig_path": str(proxy.kubeconfig), "timeout_s": 20, "namespaces": [other_namespace]}
+
+    @pytest.fixture
+    def unreachable_params(self, other_namespace: str) -> dict[str, Any]:
+        return {
+            "kubeconfig_secret": plain_kubeconfig("http://127.0.0.1:1", "default"),
+            "namespaces": [other_namespace],
+        }
+
+    @pytest.fixture
+    def cfg(self, other_namespace: str) -> dict[str, Any]:
+        return {"pull": "never", "security": "none", "namespace": other_namespace}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.parts import replica_env
+from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.testing import SchedulerContract
+from airflow_provider_launch.testing.example_scheduler import create_scheduler
 from tests.support.repeats import often
 from tests.support.threads_engine import ThreadsEngine
 
@@ -43,3 +46,13 @@ class TestThreads(SchedulerContract):
     @pytest.fixture
     def unreachable_params(self, tmp_path):
         return {"root": str(tmp_path / "nowhere")}
+
+
+def test_the_example_gives_each_replica_the_promised_variables(tmp_path):
+    """Authors copy it."""
+    role = Role("main", str(tmp_path), entrypoint="true", num_replicas=2)
+    info = create_scheduler("test", root=str(tmp_path)).submit_dryrun(AppDef("app", [role]), {}, app_id="app-1")
+
+    for k, replica in enumerate(info.request["replicas"]):
+        assert replica["env"].items() >= replica_env("app-1", role, k, "localhost").items()
+        assert replica["env"]["LAUNCH_ATTEMPT"] == "0"

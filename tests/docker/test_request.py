@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     format_request,
     mark_body,
     record_body,
+    refuse_broken_overlays,
     request_from,
 )
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -31,6 +32,7 @@ from airflow_provider_launch.specs import (
     VolumeMount,
     macros,
 )
+from airflow_provider_launch.specs.overlays import DEL, set_overlay
 
 
 def role(name: str = "main", **fields: Any) -> Role:
@@ -305,3 +307,44 @@ def test_options_differ_by_role() -> None:
     assert (head["HostConfig"]["ShmSize"], worker["HostConfig"]["ShmSize"]) == (64 * 1024**2, 128 * 1024**2)
     with pytest.raises(InvalidAppError, match="option by_role: role 'head' has 'network', which applies to the whole"):
         request(role("head"), by_role={"head": {"network": "none"}})
+
+
+def test_overlays_differ_by_role() -> None:
+    """That of the launch first, or of `by_role` instead of it, then that of the role."""
+    patched = role("patched")
+    set_overlay(patched, "docker", "Container", {"HostConfig": {"CapAdd": ["SYS_PTRACE"]}, "Tty": True})
+    made = request(
+        role("head"),
+        role("worker"),
+        patched,
+        overlay={"Tty": False, "HostConfig": {"CapAdd": ["NET_ADMIN"], "Dns": ["10.0.0.10"]}},
+        by_role={"worker": {"overlay": {DEL("Hostname"): None, "HostConfig": {"Tmpfs": {"/cache": "size=${app_id}"}}}}},
+    )
+    head, worker, last = (container_body(made, each, 0, 0, 0) for each in made.roles)
+
+    assert (head["Tty"], last["Tty"], "Tty" in worker) == (False, True, False)
+    assert head["HostConfig"]["CapAdd"] == ["NET_ADMIN"]
+    assert last["HostConfig"]["CapAdd"] == ["NET_ADMIN", "SYS_PTRACE"]
+    assert last["HostConfig"]["Dns"] == ["10.0.0.10"]
+    assert worker["HostConfig"]["Tmpfs"] == {"/cache": "size=app-1"}
+    assert "Dns" not in worker["HostConfig"]
+    assert request_from(json.loads(json.dumps(made.to_json()))).to_json() == made.to_json()
+    assert '"NET_ADMIN"' in format_request(made)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "text"),
+    [
+        ({"Image": "other"}, "role 'head': option overlay.Image is set by the launcher itself"),
+        ({"HostConfig": {"AutoRemove": True}}, "option overlay.HostConfig.AutoRemove is set by the launcher"),
+        ({"HostConfig": []}, "role 'head': option overlay: .*HostConfig"),
+        ({"Healthcheck": object()}, "role 'head': option overlay has a value that is not valid JSON .*as dicts"),
+    ],
+    ids=["image", "auto-remove", "list", "object"],
+)
+@pytest.mark.parametrize("is_of_role", [False, True], ids=["launch", "role"])
+def test_an_overlay_of_an_option_that_does_not_fit_is_refused(overlay, text, is_of_role) -> None:
+    cfg = {"by_role": {"head": {"overlay": overlay}}} if is_of_role else {"overlay": overlay}
+
+    with pytest.raises(InvalidAppError, match=text):
+        refuse_broken_overlays(request(role("head"), **cfg))

@@ -98,6 +98,9 @@ def test_arguments_up_to_a_megabyte_travel_in_parts() -> None:
     assert all(len(part) <= 120_000 for part in parts)
     with pytest.raises(InvalidAppError, match=f"bytes, the limit is {LARGEST_BYTES}; store the data, and pass its"):
         function_app(share, [["x" * LARGEST_BYTES]])
+    with pytest.raises(InvalidAppError, match="bytes, the limit is"):
+        # Kubernetes stores each of them twice.
+        function_app(share, [["$" * (LARGEST_BYTES // 2)]])
 
 
 def test_a_request_shows_the_size_of_a_function_only() -> None:

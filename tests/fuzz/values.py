@@ -92,9 +92,23 @@ def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> st.Sear
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
+_BODY = st.dictionaries(
+    st.sampled_from(["Tty", "HostConfig", "Env", "Labels", "Image", "Healthcheck"]),
+    st.one_of(documents, st.dictionaries(st.sampled_from(["Dns", "Tmpfs", "NetworkMode"]), documents, max_size=2)),
+    max_size=2,
+)
+_OF_ROLE = {"overlay": _BODY, "user": documents, "ulimits": documents, "network": documents, "overly": documents}
+FREE = {
+    "overlay": _BODY,
+    "by_role": st.dictionaries(st.sampled_from(["w", "x"]), st.fixed_dictionaries({}, optional=_OF_ROLE), max_size=2),
+}
+"""Values of options that have no narrower type than `Any`."""
+
+
 def _right(cls: type) -> dict[str, st.SearchStrategy[Any]]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {item.name: st.from_type(hints[item.name]) for item in fields(cls)}
+    names = [item.name for item in fields(cls)]
+    return {name: FREE[name] if name in FREE else st.from_type(hints[name]) for name in names}
 
 
 RIGHT = {conn_type: [_right(cls) for cls in classes] for conn_type, classes in OPTIONS.items()}

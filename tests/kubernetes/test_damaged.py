@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.kubernetes import scheduler as scheduler_module
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text, record_body
@@ -25,6 +26,14 @@ from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerU
 from tests.support.bombs import bomb
 
 DIGITS = "9" * 5000
+KUBECONFIG = json.dumps(
+    {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"token": "no-token"}}],
+    }
+)
 PLAN = {"roles": [["main", "main", 1, "REPLICA", 0]], "time_limit_s": None, "grace_s": 1, "queue": False}
 BOMB = base64.b64encode(bomb(150)).decode()
 DEEP = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
@@ -163,16 +172,54 @@ def test_a_list_shows_the_others_beside_a_damaged_app(monkeypatch, labels, notes
         assert (rows["bad"].state, rows["bad"].created_at) == (AppState.UNKNOWN, None)
 
 
-def test_an_answer_that_cannot_be_made_is_an_error_of_its_app(monkeypatch):
-    """Even if the checks miss the damage, the other apps are polled."""
+def server_of(*ids: str) -> Server:
+    """Return a server with running apps."""
     jobs, services = [], []
-    for app_id in ("bad", "good"):
+    for app_id in ids:
         request = build_request(AppDef("app", [Role("main", "image", entrypoint="true")]), KubernetesOpts(), app_id, {})
         record = record_body(request)
         record["metadata"] |= {"uid": app_id, "creationTimestamp": "2026-01-31T12:00:00Z"}
         services.append(record)
         jobs.append(job(app_id, {}, {Annotation.PLAN: plan_text(request)}))
-    server = Server({"jobs": jobs, "services": services})
+    return Server({"jobs": jobs, "services": services})
+
+
+@pytest.mark.parametrize("namespaces", [None, ["b"]], ids=["one namespace", "two"])
+def test_a_damaged_app_does_not_hide_the_others_of_its_namespace(monkeypatch, namespaces):
+    servers = {"a": server_of("bad", "good", "fine"), "b": server_of("other")}
+    bad_job, bad_record = (servers["a"].objects[kind][0] for kind in ("jobs", "services"))
+    # Its pod is gone, so its record is read.
+    bad_job["status"] = {"completedIndexes": "0", "succeeded": 1}
+    bad_record["metadata"]["annotations"][Annotation.ATTEMPT] = DIGITS
+    monkeypatch.setattr(Cluster, "list", lambda self, *args, **how: servers[self.namespace].list(*args, **how))
+    monkeypatch.setattr(Cluster, "get", lambda self, *args: servers[self.namespace].get(*args))
+    scheduler = create_scheduler("tests", namespace="a", namespaces=namespaces, kubeconfig_secret=KUBECONFIG)
+
+    answers = poll_many(scheduler, ["bad", "good", "fine", "other"])
+
+    assert [getattr(answers[app_id], "state", answers[app_id]) for app_id in ("good", "fine")] == [AppState.RUNNING] * 2
+
+
+def test_a_namespace_that_is_down_is_asked_once(monkeypatch):
+    server, asked = server_of("app-0", "app-1"), []
+    monkeypatch.setattr(Cluster, "list", lambda _self, *args, **how: server.list(*args, **how))
+    scheduler = create_scheduler("tests", namespace="a", namespaces=["a"], kubeconfig_secret=KUBECONFIG)
+    assert all(scheduler.describe_many(["app-0", "app-1"]).values())
+
+    def down(_self: Cluster, kind: str, *_: Any, **__: Any) -> Any:
+        asked.append(kind)
+        raise SchedulerUnavailableError("down")
+
+    monkeypatch.setattr(Cluster, "list", down)
+
+    with pytest.raises(SchedulerUnavailableError, match="down"):
+        scheduler.describe_many(["app-0", "app-1"])
+    assert asked == ["jobs"]
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_of_its_app(monkeypatch):
+    """Even if the checks miss the damage, the other apps are polled."""
+    server = server_of("bad", "good")
     monkeypatch.setattr(Cluster, "list", lambda _self, *args, **how: server.list(*args, **how))
     monkeypatch.setattr(Cluster, "get", lambda _self, *args: server.get(*args))
     original = scheduler_module.response_from

@@ -92,8 +92,20 @@ def test_variables_come_from_configmaps_and_secrets() -> None:
         ({"env_configmaps": {"LAUNCH_X": "a/b"}}, "variable LAUNCH_X is set by the launcher"),
         ({"sidecars": [{"name": "main", "image": "i"}]}, "option sidecars: a container is named 'main'"),
         ({"init_containers": [{"image": "i"}]}, "option init_containers: a container is named None"),
+        (
+            {"image_pull_secrets": [{"secret": "a"}]},
+            "an object has the fields secret; it needs 'name' and nothing else",
+        ),
         ({"by_role": {"other": {}}}, "option by_role: the app has no role 'other'; its roles are 'main'"),
         ({"by_role": {"main": {"queue": "q"}}}, "option by_role: role 'main' has 'queue', which applies to the whole"),
+        (
+            {"by_role": {"main": {"overlay": {"job": {"suspend": True}}}}},
+            "role 'main' has overlay.job; use an overlay V1",
+        ),
+        (
+            {"by_role": {"main": {"overlay": {"service": {"type": "x"}}}}},
+            "role 'main' has overlay.service; set it outs",
+        ),
         ({"by_role": {"main": {"tolerance": 1}}}, "option by_role: role 'main': unknown option 'tolerance'"),
         ({"by_role": {"main": {"shm_size_mb": -1}}}, "option by_role: role 'main': .*shm_size_mb"),
     ],
@@ -121,6 +133,7 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
         volumes=[volume],
         volume_mounts=[k8s.V1VolumeMount(name="v", mount_path="/v", sub_path="a")],
         sidecars=[sidecar],
+        image_pull_secrets=[k8s.V1LocalObjectReference(name="registry"), "other"],
         overlay={"pod": k8s.V1PodSpec(containers=None, host_network=True, local_vars_configuration=NO_CHECKS)},
     )
 
@@ -135,6 +148,7 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
     assert found["volumes"] == [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert found["containers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/v", "subPath": "a"}]
     assert found["containers"][1]["env"] == [{"name": "A", "value": "1"}]
+    assert found["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
     assert found["hostNetwork"] is True
 
 
@@ -363,7 +377,7 @@ def test_a_template_that_cannot_be_kept_is_refused(change: dict[str, Any], text:
 
 def test_other_parts_of_a_template_are_refused_by_name() -> None:
     spec = {"containers": [{"name": "base"}]}
-    with pytest.raises(InvalidAppError, match=r"metadata\.namespace cannot be used; name it in the connection"):
+    with pytest.raises(InvalidAppError, match=r"metadata\.namespace cannot be used; use option namespace"):
         pod(pod_template={"kind": "Pod", "metadata": {"namespace": "x"}, "spec": spec})
     with pytest.raises(InvalidAppError, match="kind is 'Job'"):
         pod(pod_template={"kind": "Job", "spec": {}})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import random
 import re
 import zlib
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.schedulers.kubernetes.manifests import (
     format_request,
     job_body,
@@ -19,14 +21,16 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import (
     record_body,
     refuse_too_large,
 )
-from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE
 from airflow_provider_launch.schedulers.kubernetes.request import (
     KubernetesRequest,
     build_request,
     packed,
     restricted,
     unpacked,
+    variables_in,
 )
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import (
@@ -484,12 +488,32 @@ def test_an_app_of_several_jobs_is_queued_as_a_group_of_its_pods(roles, size):
         assert rules == [("FailJob", "DisruptionTarget"), ("FailJob", "TerminationTarget")]
 
 
-def test_an_app_that_no_annotation_holds_is_refused():
-    import random
+def noise(count: int) -> str:
+    """Return a text that cannot be compressed well."""
+    return "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=count))
 
-    noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400_000))
-    with pytest.raises(InvalidAppError, match="240000"):
-        request(role(args=[noise]))
+
+def test_an_app_that_no_annotation_holds_is_refused():
+    refuse_too_large(request(role(args=[noise(100_000)])))
+    with pytest.raises(InvalidAppError, match="and 'kubernetes' stores at most 240000; put large args"):
+        refuse_too_large(request(role(args=[noise(400_000)])))
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"NODE": f"{FIELD_PATH}spec.nodeName", "A": "${app_id}", "B": "$$", "C": "$HOME"}]
+)
+def test_a_large_record_takes_variables_from_its_job(more: dict[str, str]) -> None:
+    """A megabyte of random text fits into the Job only once."""
+    texts = {f"DATA{number}": noise(100_000) + str(number) for number in range(10)}
+    made = request(role(env={**texts, **more}, max_retries=1), role("other", env={"DATA0": "x"}))
+    refuse_too_large(made)
+    job = job_body(made, made.roles[0], 0)
+    record = job["metadata"]["annotations"][Annotation.REQUEST]
+
+    assert len(record) < 10_000
+    assert unpacked(record, variables_in(job["spec"]["template"])) == made
+    with pytest.raises(UNREADABLE):
+        unpacked(record, {})
 
 
 def test_the_service_keeps_no_value_that_may_be_a_secret():

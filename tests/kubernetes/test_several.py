@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
@@ -16,6 +19,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import (
     SeveralNamespacesScheduler,
     create_scheduler,
 )
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -24,7 +28,10 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     UnknownAppException,
 )
+from tests.faults import Fault
+from tests.faults.actions import Action
 from tests.support.apps import described
+from tests.support.repeats import often
 from tests.support.role_page import rules_of_the_page
 
 on_cluster = pytest.mark.engine("kubernetes")
@@ -65,6 +72,14 @@ def test_the_namespace_of_the_connection_is_that_of_a_launch_that_names_none() -
 
 def test_a_connection_with_one_namespace_asks_no_other() -> None:
     assert type(create_scheduler("s")) is KubernetesScheduler
+
+
+def test_each_method_that_asks_the_cluster_is_passed_to_the_namespace_of_the_app() -> None:
+    """Otherwise it would ask the namespace of the connection."""
+    own = {name for name, each in vars(KubernetesScheduler).items() if inspect.isfunction(each)}
+    public = {name for name in own if not name.startswith("_")} | {"_cancel_existing", "_delete_existing"}
+
+    assert public <= vars(SeveralNamespaces).keys()
 
 
 @pytest.fixture
@@ -162,6 +177,48 @@ def test_an_id_is_launched_in_one_namespace_only(kubernetes_apps, apps_in, two, 
     with pytest.raises(AppConflictError, match=rf"exists in namespace '{other}'.*nothing was started"):
         launch(kubernetes_apps, fresh, "true", unique)
     assert kubernetes_apps.objects(unique) == []
+
+
+def both_claim() -> Action:
+    """Hold back the answers to two claims until the server has both."""
+    barrier = threading.Barrier(2)
+
+    def act(exchange) -> None:
+        answer = exchange.forward()
+        barrier.wait(20)
+        exchange.relay(answer)
+
+    return act
+
+
+@on_cluster
+@pytest.mark.parametrize("is_held", [True, False], ids=["both-claim", "any-order"])
+def test_an_id_that_is_launched_twice_at_once_starts_in_one_namespace(
+    kubernetes_apps, kubernetes_proxy, apps_in, two, is_held
+) -> None:
+    own, other, _ = two
+    for _ in range(1 if is_held else often(3, 30)):
+        app_id = make_unique("test")
+        if is_held:
+            kubernetes_proxy.add(Fault(both_claim(), "POST", r"/services$", times=2))
+        schedulers = [kubernetes_apps.another(namespaces=[other]) for _ in range(2)]
+
+        def start(at: int, schedulers=schedulers, app_id=app_id) -> str | AppConflictError:
+            try:
+                return launch(kubernetes_apps, schedulers[at], "true", app_id, namespace=(own, other)[at])
+            except AppConflictError as error:
+                return error
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = sorted(pool.map(start, range(2)), key=lambda each: isinstance(each, str))
+        assert isinstance(first, AppConflictError)
+        assert "nothing was started" in str(first)
+        assert second == app_id
+        started = [apps for apps in (kubernetes_apps, apps_in(other)) if apps.objects(app_id)]
+        assert len(started) == 1
+        reader = kubernetes_apps.another(namespaces=[other])
+        assert described(reader, app_id, timeout_s=90).state is AppState.SUCCEEDED
+        reader.delete(app_id)
 
 
 @on_cluster

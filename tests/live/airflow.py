@@ -60,6 +60,7 @@ class Airflow:
         has_faults: the triggerer gets wrong answers within `faults`.
         broker: URL of a Redis. With it tasks run in a Celery worker, the part `worker`, else in the scheduler.
         more_dags: more files for the folder of DAGs.
+        has_own_dags: the folder has the DAGs of this suite.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class Airflow:
         has_faults: bool = False,
         broker: str = "",
         more_dags: Sequence[Path] = (),
+        has_own_dags: bool = True,
     ) -> None:
         self.home = home
         self._more_dags = more_dags
+        self._has_own_dags = has_own_dags
         self._of_triggerers = (
             # One that repeats its own questions for minutes follows no app meanwhile.
             {"PYTHONPATH": str(FAULTS), "LAUNCH_TEST_FAULTS": str(home), "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "1"}
@@ -134,10 +137,11 @@ class Airflow:
     def begin(self) -> None:
         """Start all, and return when Airflow has read the DAGs and is ready."""
         (self.home / "dags").mkdir()
-        shutil.copy(DAGS, self.home / "dags" / "live.py")
-        shutil.copytree(PIPELINES, self.home / "dags" / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
-        maintenance = MAINTENANCE.read_text().replace('"launch_local_default"', '"local"')
-        (self.home / "dags" / MAINTENANCE.name).write_text(maintenance)
+        if self._has_own_dags:
+            shutil.copy(DAGS, self.home / "dags" / "live.py")
+            shutil.copytree(PIPELINES, self.home / "dags" / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+            maintenance = MAINTENANCE.read_text().replace('"launch_local_default"', '"local"')
+            (self.home / "dags" / MAINTENANCE.name).write_text(maintenance)
         for path in self._more_dags:
             shutil.copy(path, self.home / "dags" / path.name)
         self._command("db", "migrate")
@@ -203,6 +207,10 @@ class Airflow:
     def parts(self) -> list[str]:
         """The processes that were started and not stopped."""
         return [*self._sessions]
+
+    def pids(self, part: str) -> list[int]:
+        """Return the processes of the part, without those that left its session."""
+        return _of_session(self._sessions[part].pid)
 
     def is_alive(self, part: str) -> bool:
         """Whether the process of the part runs."""

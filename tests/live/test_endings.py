@@ -19,6 +19,7 @@ from tests.live.runs import POLL_S, Run, texts_of
 from tests.support.apps import until
 
 DEAD_WITHIN_S = GRACE_S + 30
+STATE_WITHIN_S = 5
 STARTED_WITHIN_S = 240
 # The second replica does not end by itself when it is told to.
 SCRIPT = 'echo began; test $LAUNCH_REPLICA_ID = 0 && exec sleep 600; trap "" TERM; while :; do sleep 1; done'
@@ -81,7 +82,7 @@ def test_an_ended_task_leaves_nothing_running(live, engine: str, mode: str, endi
 
     assert_dead(live, engine, app_id)
     assert run.end()["state"] == "failed"
-    assert apps_of(live.engines[engine], run.run_id) == {app_id: AppState.CANCELLED}
+    assert_cancelled(live, engine, run, app_id)
 
 
 @on_engines
@@ -127,7 +128,7 @@ def test_a_task_that_times_out_leaves_nothing_running(live, engine: str, mode: s
     until(lambda: live.engines[engine].alive(app_id) == 0, EXECUTION_TIMEOUT_S + DEAD_WITHIN_S, POLL_S)
 
     assert run.end()["state"] == "failed"
-    assert apps_of(live.engines[engine], run.run_id) == {app_id: AppState.CANCELLED}
+    assert_cancelled(live, engine, run, app_id)
 
 
 @on_engines
@@ -146,6 +147,11 @@ def test_a_cleared_task_starts_again_and_ends_the_app_of_the_old_try(live, engin
     run.mark("failed")
     assert_dead(live, engine, new)
     assert "success" not in run.states_of_tries()
+
+
+def assert_cancelled(live, engine: str, run: Run, app_id: str) -> None:
+    """Docker reports the cause of a kill up to two seconds later, and until then counts the container as running."""
+    until(lambda: apps_of(live.engines[engine], run.run_id) == {app_id: AppState.CANCELLED}, STATE_WITHIN_S, POLL_S)
 
 
 def assert_dead(live, engine: str, app_id: str) -> None:

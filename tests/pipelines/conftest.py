@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import textwrap
 from collections.abc import Callable
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -119,9 +120,16 @@ def run_pipeline(write, test_dag) -> Callable[..., RunResult]:
     """Run a pipeline, given as text or as a path, to its end."""
     from airflow_provider_launch.pipelines import dag_from_file
 
-    def run(pipeline: str | Path, conf: dict[str, Any] | None = None, **kwargs: Any) -> RunResult:
+    def run(
+        pipeline: str | Path,
+        conf: dict[str, Any] | None = None,
+        *,
+        dag_id: str = "",
+        at: datetime | None = None,
+        **kwargs: Any,
+    ) -> RunResult:
         path = pipeline if isinstance(pipeline, Path) else write(pipeline)
-        dag = dag_from_file(path, f"pipeline_{next(_numbers)}", **kwargs)
-        return test_dag(dag, run_conf=conf)
+        dag = dag_from_file(path, dag_id or f"pipeline_{next(_numbers)}", **kwargs)
+        return test_dag(dag, run_conf=conf, **({"run_after": at, "logical_date": at} if at else {}))
 
     return run

@@ -40,6 +40,17 @@ def test_arrows_lead_elsewhere():
     assert {name: step.next for name, step in steps.items()} == {"a": "c", "b": "success", "c": "b", "success": ""}
 
 
+def test_a_step_may_depend_on_another_one():
+    """As in runnable."""
+    a, b, c = Stub("a"), Stub("b", terminate_with_failure=True), Stub("c")
+    c.depends_on(a)
+    b << c
+
+    steps = Pipeline("p", steps=[a, b, c]).document()["dag"]["steps"]
+
+    assert {name: step["next"] for name, step in steps.items()} == {"a": "c", "b": "fail", "c": "b"}
+
+
 def test_a_handler_is_a_way_of_its_own():
     pipeline = Pipeline(
         "p",

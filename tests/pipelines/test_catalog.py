@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_an_attempt_that_stores_nothing_leaves_nothing(files: Files) -> None:
 
     files.put("make", strict=False)
 
-    with pytest.raises(CatalogError, match="there are nothing"):
+    with pytest.raises(CatalogError, match="no earlier task stored any"):
         files.get("read", make=1)
 
 
@@ -169,6 +170,27 @@ def test_files_of_a_failed_try_are_gone_after_a_success(run_pipeline, tmp_path):
 
     assert ran.state == "success", ran.states
     assert len([*(tmp_path / "catalog").rglob("*.csv")]) == 1
+
+
+def test_files_of_a_run_before_clear_are_gone(run_pipeline, write, tmp_path, monkeypatch):
+    """The code may have changed, and with it the names of the files."""
+    text = """
+        catalog: {catalog}
+        dag:
+          start_at: make
+          steps:
+            make: {{type: task, command_type: shell, command: echo {name} > part-{name}.csv, catalog: {{put: "*.csv"}}, next: read}}
+            read: {{type: task, command_type: shell, command: 'export seen=$(cat part-*.csv)', returns: [seen], catalog: {{get: "*.csv"}}, next: success}}
+        """
+    seen = []
+    for name in ("old", "new"):
+        # A run of the same id; a Clear would replace its apps.
+        monkeypatch.setenv("LAUNCH_HOME", str(tmp_path / name))
+        path = write(text.format(catalog=tmp_path / "catalog", name=name))
+        ran = run_pipeline(path, dag_id="cleared", at=datetime(2026, 1, 1, tzinfo=timezone.utc))
+        seen.append((ran.run.run_id, ran.returned("read")))
+
+    assert seen == [(seen[0][0], {"seen": "old"}), (seen[0][0], {"seen": "new"})]
 
 
 def test_a_program_stays_executable(files: Files) -> None:

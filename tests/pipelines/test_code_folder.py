@@ -8,7 +8,8 @@ import pytest
 
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.executors import ExecutorSettings
-from airflow_provider_launch.pipelines.model import Graph, PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.model import DagStep, Graph, PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.validation import load
 
 
 @pytest.fixture
@@ -50,6 +51,23 @@ def test_the_code_of_a_project_is_found(project: Path, command: str, kind: str, 
 
 def test_without_a_project_only_the_folder_of_the_file_counts(project: Path) -> None:
     assert found(project, "top.f") == "root/flows/daily"
+
+
+def test_the_code_of_an_included_file_is_next_to_it(tmp_path: Path, write) -> None:
+    step = "{type: task, command: %s.f, next: success}"
+    write(f"dag: {{start_at: b, steps: {{b: {step % 'helper'}}}}}\n", "parts/part.yaml")
+    write("", "parts/helper.py")
+    path = write("dag: {start_at: a, steps: {a: {type: dag, dag_definition: parts/part.yaml, next: success}}}\n")
+    model = load(path)
+    part = model.graph.steps["a"]
+    assert isinstance(part, DagStep)
+    assert part.branch is not None
+    inner = part.branch.steps["b"]
+    assert isinstance(inner, TaskStep)
+
+    assert code_folder(model, ExecutorSettings(), inner) == tmp_path / "parts"
+    write("", "helper.py")
+    assert code_folder(model, ExecutorSettings(), inner) == tmp_path
 
 
 def test_a_folder_of_all_users_is_not_searched(project: Path) -> None:

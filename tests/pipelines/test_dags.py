@@ -212,6 +212,20 @@ def test_a_reducer_is_found_next_to_the_file(write, tmp_path):
     assert reduced([{"y": 1}, {"y": 5}], fan_in.reducer, fan_in.folders) == {"y": 5}
 
 
+def test_a_reducer_is_found_next_to_the_included_file(write, tmp_path):
+    from airflow_provider_launch.pipelines.parameters import reduced
+
+    write("def best(values):\n    return max(values)\n", "parts/mine_of_part.py")
+    branch = "{start_at: a, steps: {a: {type: stub, next: success}}}"
+    step = f"{{type: map, iterate_on: [1], iterate_as: x, reducer: mine_of_part.best, next: success, branch: {branch}}}"
+    write(f"dag: {{start_at: m, steps: {{m: {step}}}}}\n", "parts/part.yaml")
+    write("dag: {start_at: p, steps: {p: {type: dag, dag_definition: parts/part.yaml, next: success}}}\n")
+
+    fan_in = dag_from_file(tmp_path / "pipeline.yaml").get_task("p.m.fan_in")
+
+    assert reduced([{"y": 1}, {"y": 5}], fan_in.reducer, fan_in.folders) == {"y": 5}
+
+
 def test_a_patch_keeps_the_type_of_its_command(write):
     path = write(
         """

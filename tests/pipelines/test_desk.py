@@ -132,6 +132,25 @@ def test_patches_templates_secrets_and_attempts(write, monkeypatch, tmp_path) ->
     assert {"== a: mocked", "== b: attempt 2"} <= set(shown)
 
 
+def test_settings_are_templates_at_the_desk(write) -> None:
+    shown: list[str] = []
+    config = "{env: {DAY: '{{ ds }}'}, shell_options: '{{ params.how }}', cpu: '{{ params.n }}'}"
+    model = load(
+        write(f"""
+        executor: {{type: local, config: {config}}}
+        parameters: {{how: -eu, n: 1}}
+        dag:
+          start_at: a
+          steps: {{a: {{type: task, command_type: shell, command: 'export day=$DAY set=$-', returns: [day, set], next: success}}}}
+        """)
+    )
+
+    values = DeskRun(model, new_run(model.name), shown.append).run({}) or {}
+
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", values["day"]), shown
+    assert {"e", "u"} <= {*values["set"]}
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
@@ -206,6 +225,44 @@ def test_a_notebook_runs_by_its_path(tmp_path) -> None:
 
     assert (ran.returncode, ran.stdout.splitlines()[-2:]) == (0, ["5", '{"y": 5}']), ran.stderr
     assert "5\\n" in (tmp_path / "out" / "o.ipynb").read_text()
+
+
+@pytest.mark.timeout(900)
+def test_notebooks_of_two_dags_and_two_runs_keep_their_values(write) -> None:
+    """They start in one folder, and exchanged their values through a file of it."""
+    pytest.importorskip("nbclient")
+    cell = {
+        "cell_type": "code",
+        "metadata": {},
+        "source": "y = x * 10",
+        "outputs": [],
+        "execution_count": None,
+        "id": "a",
+    }
+    write(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "ten.ipynb")
+    step = "{type: task, command_type: notebook, command: ten.ipynb, returns: [y], next: success}"
+    running = {}
+    for name, first in (("one", 1), ("two", 5)):
+        path = write(
+            f"""
+            dag:
+              start_at: m
+              steps:
+                m: {{type: map, iterate_on: xs, iterate_as: x, next: success, branch: {{start_at: a, steps: {{a: {step}}}}}}}
+            parameters: {{xs: []}}
+            """,
+            f"{name}.yaml",
+        )
+        for at in (first, first + 2):
+            command = [sys.executable, "-m", "airflow_provider_launch.pipelines", "run", str(path)]
+            running[at] = subprocess.Popen(
+                [*command, "--set", f"xs=[{at}, {at + 1}]"], stdout=subprocess.PIPE, text=True, cwd=path.parent
+            )
+
+    shown = {at: process.communicate(timeout=600)[0] for at, process in running.items()}
+
+    found = {at: json.loads(text.splitlines()[-1])["y"] for at, text in shown.items()}
+    assert found == {at: [at * 10, at * 10 + 10] for at in (1, 3, 5, 7)}
 
 
 TWICE = """

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -275,6 +276,31 @@ def test_files_that_are_larger_together_than_the_free_disk_are_refused(tmp_path,
     assert [path for path in (tmp_path / "catalog").rglob("*") if path.is_file()] == []
 
     assert len(files.put(["part_0", "part_2"], folder)) == 2
+
+
+def test_files_that_are_larger_than_their_disk_are_not_sent_to_a_store(tmp_path, monkeypatch):
+    """A program makes a file of exabytes in a moment, as a hole; the worker would send zeros for years."""
+    from upath import UPath
+
+    from airflow_provider_launch.pipelines import catalog
+
+    folder = private_folder(tmp_path, is_volume=False) / "task"
+    folder.mkdir(mode=0o700)
+    for name in ("a", "b"):
+        (folder / name).write_bytes(b"x" * 600)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(total=1000))
+    base: Any = UPath(f"memory://{tmp_path.name}/catalog")
+    files = catalog.RunCatalog(base, "d", "r", "t")
+
+    with pytest.raises(catalog.CatalogError, match="larger than their disk"):
+        files.put(["*"], folder)
+    # The program still writes: each file has grown since its size was read.
+    monkeypatch.setattr(TaskFolder, "sizes", lambda _folder: {"a": 1, "b": 1})
+    with pytest.raises(catalog.CatalogError, match="larger than their disk"):
+        files.put(["*"], folder)
+    assert not base.exists() or not [path for path in base.rglob("*") if path.is_file()]
+
+    assert [item.size for item in files.put(["a"], folder)] == [600]
 
 
 def nested(path: Path, depth: int = 1500) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines import dag_from_file, executors
 from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
 from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.specs.macros import macros
 
+NUMBERS = ("cpu", "gpu", "memory_mb", "replicas")
 VALUES = macros.Values(img_root="/", app_id="a", replica_id="0", rank0_env="X")
 
 
@@ -138,6 +140,33 @@ def test_settings_are_templates(write):
 
     assert (role.image, role.mounts[0].src_path) == ("2026-01-02", "/2026-01-02")
     assert (role.env["LAUNCH_CODE_DIR"], cfg["network"]) == ("/2026-01-02", "2026-01-02")
+
+
+def test_settings_that_are_numbers_may_be_templates(write):
+    path = write(one(command="m.f", executor={"type": "local", "config": dict.fromkeys(NUMBERS, "{{ params.n }}")}))
+
+    role, _ = built(path, {}, params={"n": 3})
+
+    assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, role.num_replicas) == (3, 3, 3, 3)
+
+
+def test_the_page_lists_each_setting_that_is_no_template(checkout):
+    text = (checkout / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("Settings that shape the DAG are not templates"))
+    listed = {*re.findall(r"`(\w+)`", line.partition(". ")[0])} - {"type"}
+
+    rendered = {*executors._TEMPLATES, *executors._NUMBERS, "env", "conn_id"}
+
+    assert {*executors.setting_names()} - rendered - {"auto_remove_container"} == listed
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["-1", "many", "1.5", ""])
+def test_a_template_that_gives_no_number_is_named(write, name, value):
+    path = write(one(command="m.f", executor={"type": "local", "config": {name: "{{ params.n }}"}}))
+
+    with pytest.raises(Exception, match=f"setting '{name}' must be a whole number of at least [01]; its template"):
+        built(path, {}, params={"n": value})
 
 
 def test_parameters_that_look_like_secrets_are_masked_in_every_variable(write, monkeypatch):

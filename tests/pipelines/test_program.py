@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -18,6 +19,12 @@ from airflow_provider_launch.pipelines import apps, program
 OWN = "def step():\n    import report\n    return {'who': report.WHO}\n"
 
 
+def obey_modes() -> None:
+    """Let a program of root write only where the modes of folders allow it."""
+    pr_capbset_drop, cap_dac_override = 24, 1
+    ctypes.CDLL(None).prctl(pr_capbset_drop, cap_dac_override, 0, 0, 0)
+
+
 def run(data: Path, *arguments: str, text: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
     script = ["-c", apps._program_text()] if text else [program.__file__]
     env = {
@@ -31,6 +38,7 @@ def run(data: Path, *arguments: str, text: bool = False, **variables: str) -> su
         text=True,
         check=False,
         timeout=300,
+        preexec_fn=obey_modes,
     )
 
 
@@ -130,11 +138,13 @@ def listed(folder: Path) -> set[str]:
 
 
 def test_notebooks_that_run_at_once_keep_their_values(tmp_path: Path) -> None:
-    """Elements of a map, other runs and other DAGs start in the same folder, that of the pipeline."""
+    """Elements of a map, other runs and other DAGs start in the same folder, that of the pipeline; it is read-only."""
     pytest.importorskip("nbclient")
     code = tmp_path / "code"
     code.mkdir()
     notebook(code / "ten.ipynb", ["y = x * 10"])
+    code.chmod(0o555)
+    assert subprocess.run(["touch", code / "x"], preexec_fn=obey_modes, capture_output=True, check=False).returncode
 
     def ten(x: int) -> object:
         own = tmp_path / str(x)
@@ -153,7 +163,6 @@ def test_notebooks_that_run_at_once_keep_their_values(tmp_path: Path) -> None:
     # IPython writes the file, which is always the same, into a home folder that has none.
     readme = ".ipython/profile_default/startup/README"
     assert found == [({"y": x * 10}, {"result", readme}) for x in range(1, 4)]
-    # The folder may be read-only.
     assert listed(code) == {"ten.ipynb"}
 
 

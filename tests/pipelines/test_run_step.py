@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,14 @@ def test_a_step_shows_its_lines_and_what_it_hands_on(write):
 
     lines = ran.stdout.splitlines()
     assert (ran.returncode, lines[0], json.loads(lines[-1])) == (0, "x is 4", {"y": 5}), ran.stderr
+
+
+def test_a_step_has_its_templates(write):
+    text = "{type: task, command_type: shell, command: 'echo {{ params.x }} $DAY', executor: {type: local, config: {env: {DAY: '{{ ds_nodash }}'}}}, next: success}"
+
+    ran = run(write(f"parameters: {{x: 5}}\ndag: {{start_at: a, steps: {{a: {text}}}}}\n"), "run-step", "a")
+
+    assert re.fullmatch(r"5 \d{8}", ran.stdout.splitlines()[0]), ran.stdout + ran.stderr
 
 
 def test_a_step_that_fails(write):

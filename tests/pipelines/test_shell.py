@@ -84,6 +84,15 @@ def test_the_exit_code_is_that_of_the_command(command, code):
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+@pytest.mark.parametrize(("end", "code", "values"), [("true", 0, {"x": 1}), ("false", 1, None)])
+def test_a_command_may_clean_up_at_its_end(shell, end, code, values):
+    """Its trap was replaced."""
+    ran, found = run(f"trap 'echo cleaned' EXIT; export x=1; {end}", ["x"], shell)
+
+    assert (ran.returncode, ran.stdout, found) == (code, "cleaned\n", values), ran.stderr
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
 @pytest.mark.parametrize("command", ["true\nif fi", "true\nnosuchcommand"])
 def test_an_error_has_the_line_of_the_command(shell, command):
     ran, _ = run(command, None, shell)

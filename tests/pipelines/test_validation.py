@@ -68,6 +68,10 @@ CASES = {
         "a: {type: task, command_type: shell, command: x, returns: [{name: df, kind: object}], next: success}",
         {4: "'df' is an object, which only a function or a notebook can return"},
     ),
+    "name of a variable": (
+        """a: {type: task, command_type: shell, command: x, returns: ["x'y"], next: success}""",
+        {4: "is not a valid name of a variable, which a shell command returns"},
+    ),
     "kind of a value": (
         "a: {type: task, command: m.f, returns: [{name: df, kind: objekt}], next: success}",
         {4: "kind 'objekt' of 'df' is unknown; did you mean 'object'?"},
@@ -95,6 +99,10 @@ CASES = {
     "no image": (
         "a: {type: task, command: m.f, executor: kubernetes, next: success}",
         {4: "executor 'kubernetes' needs an 'image'"},
+    ),
+    "template of a setting that shapes the DAG": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {parallelism: '{{ x }}'}}, next: success}",
+        {4: "setting 'parallelism' must be a whole number of at least 1, not '{{ x }}'"},
     ),
     "option of a scheduler": (
         "a: {type: task, command: m.f, executor: {type: local, config: {grace: 3}}, next: success}",
@@ -375,6 +383,18 @@ def test_old_spellings_mean_the_same(write):
     assert validate(path) == []
     assert model.graph.steps["b"].max_attempts == 3
     assert model.graph.steps["b"].overrides == {"local-container": "big"}
+
+
+def test_names_of_any_language_are_ids(write):
+    """All letters became `_`, so that two names of one length were refused."""
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    text = "dag: {start_at: é, steps: {é: {type: stub, next: ü}, ü: {type: task, command_type: async-python, command: m.f, next: 終わり}, 終わり: {type: success}}}\n"
+    path = write(text, "größe.yaml")
+
+    assert validate(path) == []
+    dag = dag_from_file(path)
+    assert (dag.dag_id, {*dag.task_ids}) == ("größe", {"é", "ü", "終わり"})
 
 
 def test_reading_a_file_does_not_import_airflow(write):

@@ -198,6 +198,37 @@ def test_values_of_branches_are_merged_in_the_order_of_the_file(run_pipeline):
     assert ran.parameters("p.b.b")["stale"] == 1
 
 
+def test_elements_are_shown_by_their_values(run_pipeline):
+    """The UI would number them."""
+    ran = run_pipeline("""
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: [left, 2]
+              iterate_as: x
+              next: success
+              branch: {start_at: a, steps: {a: {type: task, command_type: shell, command: "true", next: success}}}
+        """)
+
+    shown = {ti.map_index: ti.rendered_map_index for ti in ran.run.get_task_instances() if ti.task_id == "m.each.a"}
+    assert shown == {0: "left", 1: "2"}
+
+
+@pytest.mark.parametrize(
+    "command", ["trap true EXIT; export MAGNUS_PRM_x=1; exit 0", "export MAGNUS_PRM_x=1; exec true"]
+)
+def test_a_command_that_leaves_its_shell_is_reported(run_pipeline, capfd, command):
+    """Its values were lost without a message."""
+    text = "dag: {{start_at: s, steps: {{s: {{type: task, command_type: shell, command: '{}', next: success}}}}}}\n"
+
+    assert run_pipeline(text.format("export MAGNUS_PRM_x=1")).parameters("s") == {"x": 1}
+    assert "ended without returning variables" not in "".join(capfd.readouterr())
+    assert run_pipeline(text.format(command)).parameters("s") == {}
+    assert "the shell ended without returning variables" in "".join(capfd.readouterr())
+
+
 def test_file_environment_form(run_pipeline, monkeypatch):
     monkeypatch.setenv("LAUNCH_PARAM_b", "20")
     monkeypatch.setenv("MAGNUS_PRM_c", "[30]")
@@ -278,7 +309,7 @@ def test_a_file_that_is_not_there_is_a_failure_that_can_be_handled(run_pipeline)
     assert ran.state == "success"
     assert ran.states["read"] == "failed"
     record = ran.xcom("read", "attempt")
-    assert "no file of the catalog matches 'gone.csv'; there are nothing" in record["error"]
+    assert "no file of the catalog matches 'gone.csv'; no earlier task stored any" in record["error"]
     assert record["state"] == "FAILED"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import select
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.schedulers.queue import QueueScheduler, run_command
+from airflow_provider_launch.schedulers.queue import JobState, JobStatus, QueueJob, QueueScheduler, run_command
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     InvalidRunConfigException,
@@ -15,26 +16,10 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-from airflow_provider_launch.specs.states import is_terminal
+from tests.plugins.queue_engine import launch
+from tests.support.apps import until_state
 
 pytestmark = pytest.mark.engine("task-spooler")
-
-
-def launch(scheduler: QueueScheduler, script: str, **cfg: object) -> str:
-    app = AppDef("app", [Role("main", "/", entrypoint="sh", args=["-c", script])])
-    return scheduler.schedule(scheduler.submit_dryrun(app, cfg))
-
-
-def until_state(scheduler: QueueScheduler, app_id: str, state: AppState):
-    deadline = time.monotonic() + 30
-    while True:
-        found = scheduler.describe(app_id)
-        assert found
-        if found.state is state:
-            return found
-        assert not is_terminal(found.state), found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
 
 
 def test_an_app_waits_for_its_turn_with_a_message(scheduler) -> None:
@@ -218,6 +203,26 @@ def test_two_jobs_of_one_app_run_it_once(scheduler, engine, monkeypatch) -> None
     until_state(scheduler, app_id, AppState.SUCCEEDED)
     assert [*scheduler.log_iter(app_id, "main")] == ["once\n"]
     assert engine.starts(app_id) == 1
+
+
+def test_the_output_of_a_job_stays_open_until_its_app_has_ended(scheduler, monkeypatch) -> None:
+    """Some queues, such as `nq`, take its closing for the end of the job: the app would fail, the next one start."""
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def submit(job: QueueJob) -> str:
+        jobs.append(subprocess.Popen(job.command, stdout=subprocess.PIPE))
+        return str(jobs[0].pid)
+
+    monkeypatch.setattr(scheduler, "submit_job", submit)
+    monkeypatch.setattr(scheduler, "job_statuses", lambda ids: dict.fromkeys(ids, JobStatus(JobState.RUNNING)))
+    app_id = launch(scheduler, "sleep 2")
+    until_state(scheduler, app_id, AppState.RUNNING)
+
+    with jobs[0]:
+        is_closed, _, _ = select.select([jobs[0].stdout], [], [], 0)
+        assert not is_closed
+        until_state(scheduler, app_id, AppState.SUCCEEDED)
+        assert jobs[0].stdout.read() == b""
 
 
 def test_options_and_resources_reach_the_job(scheduler, monkeypatch) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,34 +16,24 @@ import pytest
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.queue import JobState, JobStatus, QueueScheduler
-from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from tests.plugins.queue_engine import launch
 from tests.plugins.tsp_engine import TspEngine
+from tests.support.apps import until, until_state
 from tests.support.local import lock_holder
 
 pytestmark = pytest.mark.engine("task-spooler")
 
 
-def launch(scheduler: QueueScheduler, script: str) -> str:
-    app = AppDef("app", [Role("main", "/", entrypoint="sh", args=["-c", script])])
-    return scheduler.schedule(scheduler.submit_dryrun(app, {}))
-
-
 def running(scheduler: QueueScheduler, script: str = "sleep 60") -> str:
     app_id = launch(scheduler, script)
-    wait_until(lambda: scheduler.describe(app_id).state is AppState.RUNNING)
+    until_state(scheduler, app_id, AppState.RUNNING)
     return app_id
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def path_of(engine: TspEngine, app_id: str, name: str) -> Path:
@@ -54,7 +44,7 @@ def end_supervisor(engine: TspEngine, app_id: str) -> None:
     """End the supervisor and the programs of an app, as one of the programs can."""
     lock = path_of(engine, app_id, layout.LOCK)
     os.kill(lock_holder(lock), signal.SIGKILL)
-    wait_until(lambda: not processes.is_locked(str(lock)))
+    until(lambda: not processes.is_locked(str(lock)))
     processes.kill_marked(f"{processes.MARKER}={engine.root}/apps/{app_id}/".encode())
 
 
@@ -73,7 +63,7 @@ def test_an_app_whose_submission_hangs_delays_no_other(scheduler, engine) -> Non
     """A launcher that hangs, or a program that holds the lock."""
     bad, good = running(scheduler), launch(scheduler, "true")
     end_supervisor(engine, bad)
-    wait_until(lambda: scheduler.describe(good).state is AppState.SUCCEEDED)
+    until(lambda: scheduler.describe(good).state is AppState.SUCCEEDED)
     path_of(engine, bad, layout.JOB).unlink()
 
     with locked(path_of(engine, bad, layout.SUBMIT_LOCK)):
@@ -152,7 +142,7 @@ def test_a_copied_record_ends_no_job_of_another_app(scheduler, engine) -> None:
     bad = running(scheduler)
     first, victim = launch(scheduler, "sleep 60"), launch(scheduler, "true")
     end_supervisor(engine, bad)
-    wait_until(lambda: scheduler.describe(first).state is AppState.RUNNING)
+    until(lambda: scheduler.describe(first).state is AppState.RUNNING)
     path_of(engine, bad, layout.JOB).write_text(path_of(engine, victim, layout.JOB).read_text())
     path_of(engine, bad, layout.CANCEL).touch()
 

@@ -14,11 +14,10 @@ import pytest
 from airflow_provider_launch.schedulers.queue import QueueScheduler
 from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.testing import SchedulerContract
 from tests.plugins.grid_engine import HOME, IS_INSTALLED, REASON, GridEngine
-from tests.plugins.queue_engine import QueueEngine
-from tests.plugins.test_queue import launch, until_state
-from tests.support import app_folders
+from tests.plugins.queue_engine import QueueEngine, launch
+from tests.support.apps import until_state
+from tests.support.host_contract import HostContract
 from tests.support.repeats import SOAK
 
 pytestmark = [
@@ -133,7 +132,7 @@ def test_a_master_that_is_down_is_an_error(scheduler, params) -> None:
         launch(cut_off, "true")
 
 
-class TestSge(SchedulerContract):
+class TestSge(HostContract):
     factory = "launch_sge:create_scheduler"
     capabilities = QueueScheduler.capabilities
     many = 50
@@ -143,17 +142,8 @@ class TestSge(SchedulerContract):
         return params
 
     @pytest.fixture
-    def unreachable_params(self, params: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-        (tmp_path / "file").touch()
-        return {**params, "root": str(tmp_path / "file" / "root"), "qmaster_port": 1}
-
-    @pytest.fixture
-    def image(self, tmp_path: Path) -> str:
-        return str(tmp_path)
-
-    @pytest.fixture
-    def program_with_a_space(self, tmp_path: Path) -> str:
-        return app_folders.program_that_prints_its_args(tmp_path)
+    def unreachable_params(self, params: dict[str, Any], root_below_a_file: str) -> dict[str, Any]:
+        return {**params, "root": root_below_a_file, "qmaster_port": 1}
 
     @pytest.fixture
     def engine(self, engine: SgeEngine) -> SgeEngine:

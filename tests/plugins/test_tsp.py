@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
-from airflow_provider_launch.testing import SchedulerContract
 from tests.plugins.tsp_engine import TspEngine
-from tests.support import app_folders
+from tests.support.host_contract import HostContract
+from tests.support.repeats import SOAK
 
 pytestmark = pytest.mark.engine("task-spooler")
 
 
-class TestTsp(SchedulerContract):
+class TestTsp(HostContract):
     factory = "launch_tsp:create_scheduler"
     capabilities = frozenset(
         {
@@ -34,23 +34,15 @@ class TestTsp(SchedulerContract):
         }
     )
     many = 50
+    slots: ClassVar[int] = 60
 
     @pytest.fixture
     def params(self, engine: TspEngine) -> dict[str, Any]:
         return {"root": str(engine.root), "socket": engine.socket}
 
     @pytest.fixture
-    def unreachable_params(self, tmp_path: Path) -> dict[str, Any]:
-        (tmp_path / "file").touch()
-        return {"root": str(tmp_path / "file" / "root"), "socket": str(tmp_path / "none")}
-
-    @pytest.fixture
-    def image(self, tmp_path: Path) -> str:
-        return str(tmp_path)
-
-    @pytest.fixture
-    def program_with_a_space(self, tmp_path: Path) -> str:
-        return app_folders.program_that_prints_its_args(tmp_path)
+    def unreachable_params(self, root_below_a_file: str, tmp_path: Path) -> dict[str, Any]:
+        return {"root": root_below_a_file, "socket": str(tmp_path / "none")}
 
     @pytest.fixture
     def engine(
@@ -58,7 +50,15 @@ class TestTsp(SchedulerContract):
     ) -> Iterator[TspEngine]:
         install("launch_tsp")
         engine = TspEngine(tmp_path)
-        engine.tsp("-S", "60")
+        engine.tsp("-S", str(self.slots))
         monkeypatch.setenv("PATH", f"{engine.bin}:{os.environ['PATH']}")
         yield engine
         engine.tsp("-K")
+
+
+@pytest.mark.skipif(not SOAK, reason="the contract on a queue of one slot; LAUNCH_SOAK=1 runs it")
+class TestTspOneByOne(TestTsp):
+    """No test but those of several running apps needs a second slot."""
+
+    slots = 1
+    apps_at_once = 1

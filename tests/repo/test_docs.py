@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -98,6 +100,17 @@ def test_links_of_the_readme_are_absolute():
 
     assert len(links) > 10
     assert not [link for link in links if "://" not in link]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_page_of_a_scheduler_has_all_its_parts(name):
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    first, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+
+    assert "```python" in first
+    assert f"connection `launch_{name}_default`" in first.lower() or "[a connection](#a-connection)" in first
+    assert f"(reference/options.md#{name})" in first
+    assert {"Rights", "When something is wrong"} <= {part.partition("\n")[0] for part in parts}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -12,6 +12,7 @@ from airflow_provider_launch import __version__
 
 @pytest.fixture
 def release(checkout, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(checkout / "tools")
     spec = importlib.util.spec_from_file_location("release_check", checkout / "tools" / "release_check.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -51,6 +52,20 @@ def test_an_audit_of_fewer_packages_is_a_failure(release, monkeypatch, tmp_path)
 
     with pytest.raises(release.ReleaseError, match="1 of 2 dependencies were audited"):
         release.check_audit()
+
+
+def test_a_python_that_is_missing_is_a_failure(release, monkeypatch, tmp_path) -> None:
+    """The extras that the other Python has tested do not count for it."""
+    # uv finds no Python of its own, and installs none.
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    monkeypatch.setattr(release, "interpreter", lambda minor: {"3.10": "3.99", "3.13": sys.executable}[minor])
+    monkeypatch.setattr(release, "_check_extra", lambda _, extra, *where: tested.append((extra, *where)))
+    tested: list[tuple[str, ...]] = []
+
+    with pytest.raises(release.ReleaseError, match=r"^not tested: all extras with Python 3\.10, lowest-direct: .*\n"):
+        release.check_extras()
+    assert tested == [(extra, sys.executable, "highest") for extra in ("", *release.project()["optional-dependencies"])]
 
 
 def test_a_misspelt_step_is_named(release, capsys) -> None:

@@ -54,6 +54,16 @@ def test_every_other_state_keeps_the_app(state: str | None) -> None:
     assert ended(state) == []
 
 
+@pytest.mark.parametrize(
+    "owner",
+    [{"run_id": "r\0"}, {"dag_id": "d\n"}, {"task_id": "\ud800"}],
+    ids=["nul", "newline", "half"],
+)
+def test_an_owner_that_a_database_cannot_search_for_is_not_looked_up(owner: dict[str, str]) -> None:
+    """Airflow would repeat the refused request, and the triggers of the process wait for that."""
+    assert OrphanFinder("here").wanted([row("bad", **owner), row("good")]) == {"good": KEY}
+
+
 def test_a_run_that_was_never_seen_is_not_taken_for_deleted() -> None:
     """A copy of a database has the same deployment but other runs: it must not cancel the apps of the original."""
     assert ended(GONE, seen=False) == []

@@ -21,6 +21,12 @@ from airflow_provider_launch.specs import (
     UnsupportedError,
     runopts,
 )
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+from tests.support.fake_scheduler import FakeScheduler, an_app
 
 
 class OldPlugin(Scheduler):
@@ -109,3 +115,51 @@ def test_line_utilities() -> None:
     assert split_lines("a\rb\n\n") == ["a\rb\n", "\n"]
     assert list(split_lines_iterator(["foo\nbar", "foobar"])) == ["foo\n", "bar", "foobar"]
     assert list(filter_regex("^f", ["foo", "bar"])) == ["foo"]
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+ERRORS = [AppUnavailableError("damaged"), SchedulerRejectedError("denied"), TypeError("a time in words")]
+
+
+@pytest.fixture
+def ended() -> FakeScheduler:
+    """Five apps that have ended."""
+    scheduler = FakeScheduler("s")
+    for number in range(5):
+        scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{number}"))
+        scheduler.engine.state(f"app-{number}", AppState.CANCELLED)
+    return scheduler
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("place", ["describe", "delete"])
+def test_an_app_that_cannot_be_read_or_deleted_keeps_no_other_from_a_sweep(ended, monkeypatch, place, error) -> None:
+    def refuse(ids: list[str]) -> None:
+        if "app-3" in ids:
+            raise error
+
+    delete = ended._delete_existing
+    if place == "describe":
+        ended.engine.on_describe = refuse
+    else:
+        monkeypatch.setattr(ended, "_delete_existing", lambda app_id: refuse([app_id]) or delete(app_id))
+
+    assert sorted(ended.sweep(0)) == ["app-0", "app-1", "app-2", "app-4"]
+    assert [*ended.engine.apps] == ["app-3"]
+
+
+def test_a_sweep_that_may_delete_no_app_is_an_error(ended, monkeypatch) -> None:
+    def refuse(_app_id: str) -> None:
+        raise SchedulerRejectedError("denied")
+
+    monkeypatch.setattr(ended, "_delete_existing", refuse)
+    with pytest.raises(SchedulerRejectedError, match="denied"):
+        ended.sweep(0)
+
+
+def test_a_sweep_ends_at_an_outage(ended) -> None:
+    ended.engine.cut()
+    with pytest.raises(SchedulerUnavailableError):
+        ended.sweep(0)
+    assert len(ended.engine.describe_calls) == 1

@@ -148,10 +148,15 @@ def test_a_field_of_a_pod_is_refused_where_there_are_none(backend):
         runner.dryrun(app, backend, cfg)
 
 
-def test_the_option_overlay_of_other_schedulers_names_the_overlay_of_a_role():
-    """A DAG that moves from Kubernetes to Docker has it."""
-    with Runner("s") as runner, pytest.raises(InvalidAppError, match="option 'overlay'; an overlay belongs to a role"):
-        runner.dryrun(AppDef("app", [role()]), "docker", {"overlay": {"Tty": True}})
+@pytest.mark.parametrize("backend", ["docker", "local_docker"])
+def test_the_option_overlay_of_docker_is_applied_before_that_of_a_role(backend):
+    given = role()
+    set_overlay(given, "docker", "Container", {"Tty": True})
+    with Runner("s") as runner:
+        text = str(runner.dryrun(AppDef("app", [given]), backend, {"overlay": {"Tty": False, "Domainname": "d"}}))
+
+    assert '"Tty": true' in text
+    assert '"Domainname": "d"' in text
 
 
 def test_a_file_that_is_not_there_is_refused():

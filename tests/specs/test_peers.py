@@ -68,7 +68,12 @@ def test_the_counterpart_of_a_name_exists(page, name):
         ("kubernetes", "image_pull_policy", "here it is option 'pull'"),
         ("kubernetes", "imagePullPolicy", "here it is option 'pull'"),
         ("kubernetes", "cmds", "here it is field 'entrypoint' of the role"),
+        ("kubernetes", "config_file", "here it is option 'kubeconfig_path' of the connection"),
+        ("docker", "docker_url", "here it is option 'host' of the connection"),
         ("docker", "xcom_all", "without a counterpart here"),
+        ("aws_batch", "region_name", "here it is option 'region_name' of the connection"),
+        ("slurm", "ssh_conn_id", "here it is argument 'launch_conn_id' of the operator"),
+        ("slurm", "remote_host", "here it is option 'ssh_host' of the connection"),
         ("aws_batch", "share_id", "here it is option 'share_identifier'"),
         ("slurm", "time", "here it is option 'time_limit_s' (in seconds)"),
         ("slurm", "mail-user", "here it is option 'mail_user'"),
@@ -94,6 +99,8 @@ def test_an_extra_of_another_launcher_is_answered_with_ours():
 def test_an_option_of_another_scheduler_is_not_proposed():
     """A proposal that the scheduler would refuse is worse than the closest name."""
     assert counterpart("reservation", ["network"]) is None
+    assert counterpart("docker_url", ["network", "namespace"]) is None
+    assert counterpart("docker_url", dict(BACKENDS["kubernetes"].launch_options().as_runopts())) is None
 
 
 @pytest.mark.parametrize("make", [LaunchAppOperator, LaunchAppOperator.partial])

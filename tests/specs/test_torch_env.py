@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from airflow_provider_launch.components.dist import ddp
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, Resource, RetryPolicy, Role, app_from_dict, app_to_dict, check_app
 from airflow_provider_launch.specs.advice import warnings_of
@@ -16,6 +17,9 @@ from airflow_provider_launch.specs.torch_env import with_torch_env
 
 def trainer(**fields) -> Role:
     return Role("my trainer", "i", **{"entrypoint": "python", "args": ["train.py"], **fields})
+
+
+BY_REPLICA = {"num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
 
 
 def values(**fields) -> macros.Values:
@@ -35,8 +39,10 @@ def test_a_role_with_torch_env_gets_variables_and_a_port():
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "NODE_RANK": "1",
+        "GROUP_RANK": "1",
         "MASTER_ADDR": "h0",
         "MASTER_PORT": "29501",
+        "TORCHELASTIC_RUN_ID": "app-1",
         "PET_NNODES": "4",
         "PET_NODE_RANK": "1",
         "PET_NPROC_PER_NODE": "2",
@@ -126,8 +132,8 @@ def test_later_fields_change_no_record_and_no_hash_by_their_defaults():
         ),
         ({"args": ["${replicaid}"]}, "did you mean ${replica_id}?"),
         (
-            {"torch_env": True, "num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA},
-            "the ranks of the others are fixed",
+            {**BY_REPLICA, "torch_env": True},
+            "the ranks of the others are fixed (torch_env): they fail as well, and each failure uses up a retry",
         ),
     ],
 )
@@ -146,8 +152,37 @@ def test_a_dry_run_warns(fields, text):
         {"entrypoint": None, "args": ["echo $LAUNCH_PORT_X_Y"]},
         {"env": {"PATH": "$HOME/bin"}, "args": ["costs 5$ (more)"]},
         {"torch_env": True, "num_replicas": 2, "retry_policy": RetryPolicy.REPLICA},
-        {"num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA},
+        BY_REPLICA,
+        {**BY_REPLICA, "args": ["--rank", macros.replica_id, "LOCAL_RANK=0", "--x-node-rank"], "env": {"XRANK": "1"}},
+        {**BY_REPLICA, "env": {"RANK": macros.replica_id}, "retry_policy": RetryPolicy.APPLICATION},
+        {**BY_REPLICA, "env": {"RANK": macros.replica_id}, "num_replicas": 1},
+        {**BY_REPLICA, "env": {"RANK": macros.replica_id}, "max_retries": 0},
     ],
 )
 def test_a_dry_run_does_not_warn_without_a_reason(fields):
     assert warnings_of(AppDef("x", [trainer(**{"entrypoint": "python", **fields})])) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"env": {"RANK": macros.replica_id}}, "env RANK"),
+        ({"env": {"A": "1", "MASTER_ADDR": macros.rank0_host}}, "env MASTER_ADDR"),
+        ({"entrypoint": "sh", "args": ["-c", "export RANK=$LAUNCH_REPLICA_ID; exec x"]}, "'RANK=' in args[1]"),
+        ({"entrypoint": None, "args": ["env", "WORLD_SIZE=2", "x"]}, "'WORLD_SIZE=' in args[1]"),
+        ({"entrypoint": "torchrun", "args": [f"--node-rank={macros.replica_id}", "x"]}, "'--node-rank' in args[0]"),
+    ],
+)
+def test_a_dry_run_warns_if_only_some_processes_of_a_training_restart(fields, reason):
+    """Also without `torch_env`, as in apps that set these variables themselves."""
+    (warning,) = warnings_of(AppDef("x", [trainer(**BY_REPLICA, **fields)]))
+
+    assert f"the ranks of the others are fixed ({reason})" in warning
+    assert "use APPLICATION" in warning
+
+
+@pytest.mark.parametrize(("backend", "count"), [("static", 1), ("c10d", 0)])
+def test_nodes_of_torchrun_have_fixed_ranks_without_c10d(backend, count):
+    app = ddp(script="train.py", j="2x1", max_retries=1, retry_policy="REPLICA", rdzv_backend=backend)
+
+    assert ["'--node_rank' in args[1]" in text for text in warnings_of(app)] == [True] * count

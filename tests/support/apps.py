@@ -46,6 +46,15 @@ def described(
         time.sleep(pause_s)
 
 
+def until_state(
+    scheduler: Scheduler[Any], app_id: str, state: AppState, timeout_s: float = 60.0
+) -> DescribeAppResponse:
+    """Return the description of the app in this state; fail if it ends in another one."""
+    found = described(scheduler, app_id, lambda found: found.state is state or is_terminal(found.state), timeout_s)
+    assert found.state is state, found
+    return found
+
+
 class Apps(Generic[_S]):
     """Launches apps and waits for them.
 

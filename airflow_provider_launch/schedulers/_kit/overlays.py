@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,22 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], fields: 
     for field in fields:
         if before.get(field) != after.get(field):
             raise InvalidAppError(f"{what}.{field} is set by the launcher itself; leave it out of the overlay")
+
+
+def plain(overlay: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the overlay of an option as plain JSON.
+
+    Raises:
+        InvalidAppError: it has other objects; `what` names it.
+    """
+    found: dict[str, Any] = _plain(overlay)
+    try:
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidAppError(
+            f"{what} has a value that is not valid JSON ({error}); write its objects as dicts"
+        ) from error
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,7 @@ _MANY = 100
 _LIVE_STATES, _END_STATES = ("STARTING", "RUNNING"), ("SUCCEEDED", "FAILED")
 """States by which many parts are listed, in this order, so that a part that changes meanwhile is not missed."""
 _SHORTEST_PREFIX = 4
+_KEPT_APPS = 5000
 
 
 @dataclass
@@ -93,7 +94,16 @@ class Catalog:
         unknown = [app_id for app_id in ids if app_id not in self._apps or not self._apps[app_id].jobs]
         if unknown:
             self._find(unknown)
-        return {app_id: self._apps[app_id] for app_id in ids if app_id in self._apps}
+        found = {app_id: self._apps[app_id] for app_id in ids if app_id in self._apps}
+        self._tidy([*found])
+        return found
+
+    def _tidy(self, used: Sequence[str]) -> None:
+        """Drop the apps that were not read for longest: a triggerer runs for months, and each list reads all apps."""
+        for app_id in used:
+            self._apps[app_id] = self._apps.pop(app_id)
+        for app_id in [*self._apps][: -max(_KEPT_APPS, len(used))]:
+            del self._apps[app_id]
 
     # ---- cached apps ------------------------------------------------------------------------------------------------
 

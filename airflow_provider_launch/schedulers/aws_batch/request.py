@@ -64,6 +64,8 @@ _OF_ROLE = {
 }
 """Options that may differ between roles."""
 _DEFINITION_BYTES = 24 * 1024
+_LATEST = 99, 9_999_999_999
+"""Attempt and time of the largest definition of an app: a later attempt and a cancellation register it again."""
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
 """Attempts of a job without retries, because the loss of a host is not charged to the app."""
@@ -217,7 +219,7 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
     copied = inherited_env(environ, opts.copy_env or [], [*_GIVEN, *(GPU_VARIABLES if has_gpu else ())])
     request = AwsBatchRequest(app_id, app_to_dict(app), given, copied)
     refuse_unsupported_layout(app, opts, request.layout, request.role_opts)
-    size = len(json.dumps(request.definition(0, 0)).encode())
+    size = len(json.dumps(request.definition(*_LATEST, cancelled=True)).encode())
     if size > _DEFINITION_BYTES:
         raise InvalidAppError(
             f"the job definition of app {app.name!r} would have {size} bytes, but AWS Batch has a limit of "

@@ -82,6 +82,8 @@ log = logging.getLogger(__name__)
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 """Errors that unexpected values in a job or record cause."""
 
+_MOST_ERRORS = 32
+"""Replicas whose error files are read: without the right to filter events, each needs a request."""
 _ATTEMPTS_S = 90.0
 """Maximum age of the list of attempts if many logs are followed. Polls normally read it more often."""
 
@@ -218,10 +220,9 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
             response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
         if is_terminal(response.state) and cached.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
-                # Only the log of this replica is read, because each read takes seconds.
-                culprit = cached.request.replica_keys[decision.culprit]
-                text = self._error_text(cached, decision.culprit)
-                add_error_files(response, lambda _, replica: text if (replica.role, replica.id) == culprit else None)
+                # Another replica may have failed first, and needed longer to end.
+                texts = self._error_texts(cached, decision.culprit)
+                add_error_files(response, lambda _, replica: texts.get((replica.role, replica.id)))
             cached.final = response
         return response
 
@@ -255,21 +256,27 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
             "clear the task to launch the app again",
         )
 
-    def _error_text(self, cached: CachedApp, number: int) -> str:
-        """Return the content of `TORCHELASTIC_ERROR_FILE` of a replica; empty if there is none."""
-        logs = cached.replicas(cached.attempt)[number].logs
-        role_name, _ = cached.request.replica_keys[number]
-        if not logs or not cached.request.has_marks(role_name):
-            return ""
+    def _error_texts(self, cached: CachedApp, culprit: int) -> dict[tuple[str, int], str]:
+        """Return the content of `TORCHELASTIC_ERROR_FILE` by replica, of the one that ended the app and some others."""
+        replicas, request = cached.replicas(cached.attempt), cached.request
+        numbers = [culprit, *(number for number in range(len(replicas)) if number != culprit)][:_MOST_ERRORS]
+        logs = {
+            request.replica_keys[number]: replicas[number].logs[-1]
+            for number in numbers
+            if replicas[number].logs and request.has_marks(request.replica_keys[number][0])
+        }
+        if not logs:
+            return {}
         try:
-            found, _ = self._logs.documents(logs[-1:], LogMarks(mark(cached.app_id)), limit_s=2.0)[logs[-1].stream]
+            # One request for all of them.
+            found = self._logs.documents([*logs.values()], LogMarks(mark(cached.app_id)), limit_s=2.0)
         except LaunchError as error:
             # The error text is optional, so do not fail the poll: the state is already decided.
             log.warning(
                 "the failure of app %s lacks the error of its program: cannot read its log: %s", cached.app_id, error
             )
-            return ""
-        return "\n".join(found.get("error", []))
+            return {}
+        return {key: "\n".join(found[log.stream][0].get("error", [])) for key, log in logs.items()}
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
         with self._catalog.mutex:

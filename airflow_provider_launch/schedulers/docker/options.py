@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 from annotated_types import Ge, Le
 
-from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, RoleValue, StructuredOpts
+from airflow_provider_launch.schedulers.structured_opts import ImageWorkspaceOpts, StructuredOpts
 from airflow_provider_launch.specs.resources import LATER
 
 APP_NETWORK, SHARED_NETWORK = "app", "launch"
@@ -79,10 +78,6 @@ class DockerConnection(StructuredOpts):
 
 @dataclass(frozen=True)
 class _RunOpts(StructuredOpts):
-    unknown_cures: ClassVar[Mapping[str, str]] = {
-        "overlay": "an overlay belongs to a role here: set_overlay(role, 'docker', 'Container', {...})"
-    }
-
     pull: Literal["missing", "always", "never"] = "missing"
     """When images are pulled: if the engine lacks them, at each launch, or never."""
 
@@ -119,7 +114,7 @@ class _RunOpts(StructuredOpts):
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
-    by_role: Optional[dict[str, dict[str, RoleValue]]] = field(default=None, metadata=LATER)
+    by_role: Optional[dict[str, dict[str, Any]]] = field(default=None, metadata=LATER)
     """Options of single roles, `{"worker": {"shm_size_mb": 1024}}`. They override those of the launch for the
     containers of that role."""
 
@@ -143,6 +138,10 @@ class _RunOpts(StructuredOpts):
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after its submission when the app is ended as FAILED. Its followers enforce this, because the engine has
     no such limit. None means no limit."""
+
+    overlay: Optional[dict[str, Any]] = field(default=None, metadata=LATER)
+    """Fields without an option, merged into the body of each container, in the spelling of the engine's API. Merges
+    like an overlay `Container` of a role, which is applied after it."""
 
 
 # The options of workspaces come last in forms and pages.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.naming import refuse_own_labels, task_labels
-from airflow_provider_launch.schedulers._kit.overlays import overlays_of, patched, refuse_changes
+from airflow_provider_launch.schedulers._kit.overlays import overlays_of, patched, plain, refuse_changes
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
@@ -52,6 +52,8 @@ RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which 
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 OVERLAY_KIND = "Container"
 """Kind of the overlay of the body that creates a container, in the engine's API."""
+_OF_OPTION = "option"
+"""Key of the overlay of the option in a request; it is applied first."""
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container with the request. Not a label, because lists of containers repeat labels."""
 _GIVEN = ("HOSTNAME",)
@@ -159,7 +161,7 @@ def build_request(
                 **common_fields(role, role_slug, environ, role_opts[role.name].copy_env, _GIVEN),
                 gpu=max(role.resource.gpu, 0),
                 body=_common_body(role, role_opts[role.name], network),
-                overlays=overlays_of(role, "docker", (OVERLAY_KIND,)),
+                overlays=_overlays(role, role_opts[role.name]),
             )
         )
     alone = network in NAMELESS
@@ -232,7 +234,15 @@ def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt
     """Return the request body that creates one attempt of one replica."""
     values = _values(request, k)
     body = _own_body(request, role, k, app_attempt, attempt, values)
+    body = patched(body, role.overlays.get(_OF_OPTION, {}), values, f"role {role.name!r}: option overlay")
     return patched(body, role.overlays.get(OVERLAY_KIND, {}), values, f"role {role.name!r}: overlay {OVERLAY_KIND}")
+
+
+def _overlays(role: Role, opts: DockerOpts) -> dict[str, dict[str, Any]]:
+    found = overlays_of(role, "docker", (OVERLAY_KIND,))
+    if opts.overlay:
+        found[_OF_OPTION] = plain(opts.overlay, f"role {role.name!r}: option overlay")
+    return found
 
 
 def _values(request: DockerRequest, k: int) -> macros.Values:
@@ -257,7 +267,7 @@ def refuse_broken_overlays(request: DockerRequest) -> None:
             continue
         values = _values(request, 0)
         before, after = _own_body(request, role, 0, 0, 0, values), container_body(request, role, 0, 0, 0)
-        what = f"role {role.name!r}: overlay {OVERLAY_KIND}"
+        what = f"role {role.name!r}: {'overlay ' + OVERLAY_KIND if OVERLAY_KIND in role.overlays else 'option overlay'}"
         refuse_changes(before, after, ("Image", "Entrypoint", "Cmd", "StopTimeout", "NetworkingConfig"), what)
         host = (before["HostConfig"], after.get("HostConfig") or {})
         refuse_changes(*host, ("NetworkMode", "RestartPolicy", "AutoRemove"), f"{what}.HostConfig")

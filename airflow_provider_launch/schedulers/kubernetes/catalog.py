@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
     Plan,
     plan_in,
 )
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked, variables_in
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -142,7 +142,7 @@ class Catalog:
         for job in app.jobs.values():
             if text := job.notes.get(Annotation.REQUEST):
                 with contextlib.suppress(*UNREADABLE):
-                    cached.request = unpacked(text)
+                    cached.request = unpacked(text, variables_in(job.template))
                 return
 
     def record(self, app_id: str) -> AppRecord | None:

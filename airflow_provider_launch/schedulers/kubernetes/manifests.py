@@ -18,9 +18,11 @@ from airflow_provider_launch.schedulers.kubernetes.overlay import OURS, merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
     MAIN,
     MESSAGE_PATH,
+    RECORD_BYTES,
     KubernetesRequest,
     KubernetesRole,
     packed,
+    packed_in_job,
     without_values,
 )
 from airflow_provider_launch.schedulers.kubernetes.result_container import ERROR_PATH, LIMIT_BYTES, with_result
@@ -133,7 +135,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 Annotation.SPEC_HASH: request.spec_hash,
                 Annotation.PLAN: plan_text(request),
                 # Later attempts need the values, which the pods of this Job show anyway.
-                **({Annotation.REQUEST: packed(request)} if _is_first(request, role) else {}),
+                **({Annotation.REQUEST: packed_in_job(request, spec["template"])} if _is_first(request, role) else {}),
             },
         },
         "spec": spec,
@@ -149,8 +151,15 @@ def refuse_too_large(request: KubernetesRequest) -> None:
     """Refuse an app that the server cannot store: its own error is unclear, or comes only when a pod is created.
 
     Raises:
-        InvalidAppError: a Job is too large.
+        InvalidAppError: a Job, or the record of the app in it, is too large.
     """
+    if len(packed(request)) > RECORD_BYTES:
+        record = job_body(request, request.roles[0], 0)["metadata"]["annotations"][Annotation.REQUEST]
+        if (size := len(record)) > RECORD_BYTES:
+            raise InvalidAppError(
+                f"app {request.app_id!r} takes {size} bytes, and 'kubernetes' stores at most {RECORD_BYTES}; "
+                f"put large args and env into a file of the image or of a volume"
+            )
     if sum(len(text) for role in request.roles for text in (*role.args, *role.env.values())) < _SURELY_SMALL:
         return
     for role in request.roles:

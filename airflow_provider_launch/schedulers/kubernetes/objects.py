@@ -81,6 +81,8 @@ class Job:
     deadline: int | None
     """Seconds from its start after which Kubernetes ends it."""
     notes: Mapping[str, str]
+    template: Mapping[str, Any]
+    """Of its pods."""
     deleting: bool
     expires: bool
     """Whether Kubernetes removes it some time after its end."""
@@ -331,6 +333,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         retries=spec.get("backoffLimitPerIndex") or 0,
         deadline=spec.get("activeDeadlineSeconds"),
         notes=notes,
+        template=spec.get("template") or {},
         deleting="deletionTimestamp" in metadata,
         expires=spec.get("ttlSecondsAfterFinished") is not None,
         preemptions=parse_int(notes.get(Annotation.PREEMPTIONS, "0"), 0, _MOST),

@@ -18,7 +18,7 @@ _CURES = {
     "activeDeadlineSeconds": "use option time_limit_s",
     "hostname": "the launcher sets it, so that replicas find each other",
     "subdomain": "the launcher sets it, so that replicas find each other",
-    "namespace": "name it in the connection",
+    "namespace": "use option namespace, or that of the connection",
     "generateName": "use the name of the app",
 }
 

@@ -56,9 +56,10 @@ OVERLAY_KINDS = ("V1Pod", "V1Job")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _LEAST_TTL_S = 60
 """The minimum of option `ttl_s`."""
-_RECORD_BYTES = 240_000  # all annotations of an object may have 262144
+RECORD_BYTES = 240_000
+"""Maximum bytes of a packed request; all annotations of an object may have 262144."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of an unpacked request: a hostile annotation of `_RECORD_BYTES` could inflate to 240 MB."""
+"""Maximum bytes of an unpacked request: a hostile annotation of `RECORD_BYTES` could inflate to 240 MB."""
 _MAX_DEPTH = 500
 _GPU = "nvidia.com/gpu"
 _GIVEN = ("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_*")
@@ -164,16 +165,33 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
         )
 
 
-def packed(request: KubernetesRequest) -> str:
-    """Return the request as the text of an annotation."""
+def packed(request: KubernetesRequest, held: Mapping[str, str] | None = None) -> str:
+    """Return the request as the text of an annotation.
+
+    Args:
+        request: the request.
+        held: variables that `unpacked` gets too; those of the first role with the same text are left out.
+    """
     document = request.to_json()
+    own_roles, roles = document["roles"], [{**role} for role in request.app["roles"]]
     # Each variable once: a function and its arguments have up to a megabyte.
-    roles = [
-        {name: item for name, item in role.items() if name != "env"} if role.get("env") == own.env else role
-        for role, own in zip(request.app["roles"], request.roles, strict=True)
-    ]
+    for role, own in zip(roles, own_roles, strict=True):
+        if role.get("env") == own["env"]:
+            del role["env"]
+    for each in (roles[0], own_roles[0]):
+        if held and (env := each.get("env")):
+            each["env"] = {name: None if held.get(name) == value else value for name, value in env.items()}
     text = json.dumps({**document, "app": {**request.app, "roles": roles}}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+
+
+def packed_in_job(request: KubernetesRequest, template: Mapping[str, Any]) -> str:
+    """Return the request as the text of an annotation of the first Job; `template` is that of its pods.
+
+    A large request leaves out the variables that the template has anyway, so that a megabyte of any text fits.
+    """
+    text = packed(request)
+    return text if len(text) <= RECORD_BYTES else packed(request, variables_in(template))
 
 
 def restricted(request: KubernetesRequest) -> KubernetesRequest:
@@ -222,12 +240,22 @@ def _without_values(container: dict[str, Any]) -> dict[str, Any]:
     return {**{name: item for name, item in container.items() if name != "args"}, **({"env": env} if given else {})}
 
 
-def unpacked(text: str) -> KubernetesRequest:
+def unpacked(text: str, held: Mapping[str, str] | None = None) -> KubernetesRequest:
     """Return the request that `packed` gave; raises one of `UNREADABLE` for anything else."""
     document = parse_json(inflate(base64.b64decode(text), _MAX_BYTES), _MAX_BYTES, _MAX_DEPTH)
     for role, own in zip(document["app"]["roles"], document["roles"], strict=True):
+        for each in (role, own):
+            for name in [name for name, value in (each.get("env") or {}).items() if value is None]:
+                each["env"][name] = (held or {})[name]
         role.setdefault("env", own["env"])
     return request_from_json(KubernetesRequest, KubernetesRole, document)
+
+
+def variables_in(template: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the program in the template of a Job's pods, without references to other objects."""
+    containers = template["spec"]["containers"]
+    variables = (item for one in containers if one["name"] == MAIN for item in one.get("env") or [])
+    return {item["name"]: item["value"] for item in variables if "value" in item}
 
 
 def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mapping[str, str]) -> KubernetesRequest:
@@ -251,6 +279,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         )
     overlay = checked_overlay(opts.overlay or {})
     role_opts = options_by_role(app, opts, _OF_APP)
+    _refuse_overlays_of_app(opts)
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
     # The user's labels win.
@@ -291,12 +320,15 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     _refuse_queued(request)
     _refuse_result_container(request)
     _refuse_ttl(request.job.get("ttlSecondsAfterFinished"))
-    if (size := len(packed(request))) > _RECORD_BYTES:
-        raise InvalidAppError(
-            f"app {app_id!r} takes {size} bytes, and 'kubernetes' stores at most {_RECORD_BYTES}; "
-            f"put large args and env into a file of the image or of a volume"
-        )
     return request
+
+
+def _refuse_overlays_of_app(opts: KubernetesOpts) -> None:
+    """Refuse parts of an overlay in `by_role` that do not differ by role."""
+    cures = {"job": "use an overlay V1Job of the role", "service": "set it outside of by_role; an app has one Service"}
+    for name, given in (opts.by_role or {}).items():
+        for kind in sorted(cures.keys() & (given.get("overlay") or {}).keys()):
+            raise InvalidAppError(f"option by_role: role {name!r} has overlay.{kind}; {cures[kind]}")
 
 
 def _role_request(role: Role, slug: str, opts: KubernetesOpts, environ: Mapping[str, str]) -> KubernetesRole:
@@ -446,7 +478,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "priorityClassName": opts.priority_class,
         "tolerations": opts.tolerations,
         "affinity": opts.affinity,
-        "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
+        "imagePullSecrets": [_pull_secret(given) for given in opts.image_pull_secrets or []],
         "initContainers": _side_containers("init_containers", opts.init_containers),
         "containers": _side_containers("sidecars", opts.sidecars),
         "hostAliases": opts.host_aliases,
@@ -456,6 +488,17 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     if volumes := _volumes(role, opts):
         body["volumes"] = volumes
     return body
+
+
+def _pull_secret(given: str | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(given, str):
+        return {"name": given}
+    if given.keys() != {"name"}:
+        raise InvalidAppError(
+            f"option image_pull_secrets: an object has the fields {', '.join(sorted(given)) or '(none)'}; "
+            f"it needs 'name' and nothing else"
+        )
+    return dict(given)
 
 
 def _side_containers(option: str, given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:

@@ -161,8 +161,15 @@ class KubernetesScheduler(
     }
     poll_interval_s: ClassVar[float] = 2.0
 
-    def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
+    def __init__(
+        self,
+        session_name: str,
+        connection: KubernetesConnection | None = None,
+        check_claim: Callable[[str], None] | None = None,
+    ) -> None:
+        """Args: `check_claim` may refuse an app that is claimed and not started yet, because of other namespaces."""
         super().__init__(session_name, connection)
+        self._check_claim = check_claim
         self.cluster = Cluster(self.connection)
         self._catalog = Catalog(self.cluster)
         self._claims = Claims(self.cluster, self._catalog)
@@ -215,6 +222,8 @@ class KubernetesScheduler(
         self.push_images(dryrun_info.request.images_to_push)
         claimed, request = self._claims.claim(dryrun_info.request)
         try:
+            if self._check_claim is not None:
+                self._check_claim(request.app_id)
             found = self._observer.work(request.app_id, submitted=True, request=request)
         except LaunchError as error:
             if claimed and not isinstance(error, SchedulerUnavailableError):
@@ -673,8 +682,12 @@ class SeveralNamespacesScheduler(SeveralNamespaces, KubernetesScheduler):
 
     def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
         super().__init__(session_name, connection)
-        places = places_of(self.connection)
-        self.use({place: KubernetesScheduler(session_name, connection_to(self.connection, place)) for place in places})
+        self.use(
+            {
+                place: KubernetesScheduler(session_name, connection_to(self.connection, place), self.checker_of(place))
+                for place in places_of(self.connection)
+            }
+        )
 
     def close(self) -> None:
         SeveralNamespaces.close(self)

@@ -3,13 +3,19 @@
 Ids and handles do not name the namespace: an app is found by its record in the namespaces that the connection allows.
 So the apps of a connection stay readable when it gets further namespaces. An app counts as missing only after all of
 these namespaces have answered.
+
+An id starts in one namespace only: each launch first claims it in its own namespace, and then searches for it in the
+others. If two launch at the same time, at least one sees the claim of the other. It takes its own back, and tries again
+after a random pause. Only a launch starts an app, so a claim that is taken back has started nothing.
 """
 
 from __future__ import annotations
 
 import builtins
+import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk, Stream
@@ -21,6 +27,7 @@ from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
     LaunchError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 
@@ -41,6 +48,12 @@ if TYPE_CHECKING:
 
 
 _KEPT_APPS = 5000
+_ROUNDS, _PAUSE_S = 5, 0.5
+"""How often a launch claims an id that another one claims at the same time, and the longest first pause."""
+
+
+class _ClaimedTwiceError(AppConflictError):
+    """Two launches have claimed the same id in two namespaces; this one has taken its claim back."""
 
 
 class SeveralNamespaces:
@@ -94,11 +107,15 @@ class SeveralNamespaces:
                 del self._found[app_id]
         return located
 
-    def _having(self, ids: builtins.list[str]) -> tuple[dict[str, builtins.list[_Scheduler]], LaunchError | None]:
+    def _having(
+        self, ids: builtins.list[str], but: tuple[str, str] | None = None
+    ) -> tuple[dict[str, builtins.list[_Scheduler]], LaunchError | None]:
         """Return the schedulers of the namespaces that have each app, and the first error of a namespace."""
         found: dict[str, builtins.list[_Scheduler]] = {app_id: [] for app_id in ids}
         failure: LaunchError | None = None
         for scheduler in self._distinct() if ids else ():
+            if _address(scheduler) == but:
+                continue
             try:
                 documents, _ = scheduler.cluster.list("services", selector(ids))
             except LaunchError as error:
@@ -133,17 +150,33 @@ class SeveralNamespaces:
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
         request = dryrun_info.request
         at = self._schedulers[place_of(self.connection, request.context, request.namespace)]
-        # A claim excludes other apps of the id in its own namespace only, so check the other namespaces, too.
-        found = self._search(request.app_id)
-        if found is not None and _address(found) != _address(at):
-            raise AppConflictError(
-                f"app {request.app_id!r} exists in namespace {found.cluster.namespace!r}, and this launch names "
-                f"{at.cluster.namespace!r}; nothing was started. Delete that app, or choose its namespace"
-            )
-        app_id = at.schedule(dryrun_info)
+        for tried in range(1, _ROUNDS + 1):
+            found = self._search(request.app_id)
+            if found is not None and _address(found) != _address(at):
+                raise _conflict(request.app_id, at, [found])
+            try:
+                app_id = at.schedule(dryrun_info)
+                break
+            except _ClaimedTwiceError:
+                if tried == _ROUNDS:
+                    raise
+                time.sleep(random.uniform(0, _PAUSE_S * 2**tried))  # noqa: S311 - not a secret
         with self._mutex:
             self._found[app_id] = at
         return app_id
+
+    def checker_of(self, place: Place) -> Callable[[str], None]:
+        """Return a check that refuses an id claimed in one namespace if another has it, too."""
+
+        def check_claim(app_id: str) -> None:
+            at = self._schedulers[place]
+            found, failure = self._having([app_id], but=_address(at))
+            if failure is not None:
+                raise failure
+            if found[app_id]:
+                raise _conflict(app_id, at, found[app_id], _ClaimedTwiceError)
+
+        return check_claim
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -221,6 +254,16 @@ def _address(scheduler: _Scheduler) -> tuple[str, str]:
     return scheduler.cluster.url, scheduler.cluster.namespace
 
 
+def _conflict(
+    app_id: str, at: _Scheduler, others: Iterable[_Scheduler], kind: type[AppConflictError] = AppConflictError
+) -> AppConflictError:
+    names = " and ".join(repr(other.cluster.namespace) for other in others)
+    return kind(
+        f"app {app_id!r} exists in namespace {names}, and this launch names {at.cluster.namespace!r}; "
+        f"nothing was started. Delete that app, or choose its namespace"
+    )
+
+
 def _described(
     apps: Mapping[str, _Scheduler],
 ) -> tuple[dict[str, DescribeAppResponse | None], dict[str, LaunchError]]:
@@ -229,9 +272,29 @@ def _described(
     failed: dict[str, LaunchError] = {}
     for scheduler in dict.fromkeys(apps.values()):
         ids = [app_id for app_id, at in apps.items() if at is scheduler]
-        try:
-            answers |= scheduler.describe_many(ids)
-        except LaunchError as error:
-            texts = error.texts if isinstance(error, AppUnavailableError) else {}
-            failed |= {app_id: AppUnavailableError(texts[app_id]) if app_id in texts else error for app_id in ids}
+        found, errors = _described_by(scheduler, ids)
+        answers |= found
+        failed |= errors
     return answers, failed
+
+
+def _described_by(
+    scheduler: _Scheduler, ids: builtins.list[str]
+) -> tuple[dict[str, DescribeAppResponse | None], dict[str, LaunchError]]:
+    """Return the same for one namespace; the error of one app is not that of the others, as in `poll_many`."""
+    try:
+        return scheduler.describe_many(ids), {}
+    except LaunchError as error:
+        texts = error.texts if isinstance(error, AppUnavailableError) else {}
+        named: dict[str, LaunchError] = {name: AppUnavailableError(texts[name]) for name in ids if name in texts}
+        is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
+        if is_outage or (len(ids) == 1 and not named):
+            return {}, dict.fromkeys(ids, error)
+    rest = [app_id for app_id in ids if app_id not in named]
+    halves = [rest] if named else [rest[: len(rest) // 2], rest[len(rest) // 2 :]]
+    answers: dict[str, DescribeAppResponse | None] = {}
+    for half in filter(None, halves):
+        found, errors = _described_by(scheduler, half)
+        answers |= found
+        named |= errors
+    return answers, named

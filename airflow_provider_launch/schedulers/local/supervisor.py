@@ -61,6 +61,8 @@ def run_job(app_dir: str, *, keeps_deleted: bool) -> None:
     except FileNotFoundError:
         return  # it was deleted before the queue started this job
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # it may be closed
+        os.dup(1)  # stays open, because some queues take the closing of its output for the end of a job
     for fd, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, target)
     _supervise(app_dir, in_job=True, keeps_deleted=keeps_deleted)

@@ -109,6 +109,12 @@ class TakesUnknownOptions(Threads):
         return opts
 
 
+@caught_by("test_unknown_param_is_refused")
+class TakesUnknownParams(Threads):
+    def __init__(self, session_name: str, *, root: str, **_: Any) -> None:
+        super().__init__(session_name, root)
+
+
 class _TakesAnything(runopts):
     def resolve(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
         return {**super().resolve({}), **self.registered(cfg, strict=strict)}
@@ -129,3 +135,28 @@ class RefusesItsOwnDefault(Threads):
         if cfg.get("grace_s") == self.run_opts().get("grace_s").default:  # type: ignore[union-attr]
             raise InvalidAppError("grace_s must be given as an int")
         return super().submit_dryrun(app, cfg, app_id=app_id)
+
+
+# ---- options with names of ours: no defects --------------------------------------------------------------------
+
+
+class NamesItsGraceInItsOwnWay(Threads):
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        opts.add("patience", type_=float, default=2.0, help="seconds between TERM and KILL")
+        return opts
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        return super()._submit_dryrun(app, {"grace_s": cfg["patience"]}, app_id=app_id)
+
+
+class TakesItsGraceInSteps(Threads):
+    """Its option has our name, and another meaning."""
+
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        opts.add("grace_s", type_=list[str], default=["TERM", "2"], help="signals, with seconds between them")
+        return opts
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        return super()._submit_dryrun(app, {"grace_s": float(cfg["grace_s"][-1])}, app_id=app_id)

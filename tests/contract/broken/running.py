@@ -616,6 +616,14 @@ class NeedsTheEngineForADryRun(Threads):
         return super()._submit_dryrun(app, cfg, app_id=app_id)
 
 
+@caught_by("test_dry_run_needs_no_engine")
+class HasItsRootInTheRequest(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        info.request["replicas"][0]["out"] = str(self.root / "out")
+        return info
+
+
 @caught_by("test_dry_run_hides_secrets")
 class ShowsSecrets(Threads):
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:

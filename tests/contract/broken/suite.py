@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects, identity, logs, running, slips, streams
+from tests.contract.broken import defects, identity, logs, refusals, running, slips, streams
 
 
 class _Quick:
@@ -60,8 +60,25 @@ class TestKeepsOneStream(_Threads):
     capabilities = logs.KeepsOneStream.capabilities
 
 
+class TestNamesItsGraceInItsOwnWay(_Threads):
+    factory = f"{refusals.__name__}:NamesItsGraceInItsOwnWay"
+    option_names = {"time_limit_s": None, "grace_s": "patience"}  # noqa: RUF012 - as authors write it
+
+
+class TestTakesItsGraceInSteps(_Threads):
+    factory = f"{refusals.__name__}:TakesItsGraceInSteps"
+
+
+class TestNamesNoOptions(_Threads):
+    option_names = {}  # noqa: RUF012 - the same
+
+
+class TestRunsOneAppAtATime(_Threads):
+    apps_at_once = 1
+
+
 class TestFailsAsExpected(_Threads):
-    xfail = {"test_unknown_option_is_refused": "accepts all options"}  # noqa: RUF012 - as authors write it
+    xfail = {"test_unknown_option_is_refused": "accepts all options"}  # noqa: RUF012 - the same
     factory = "tests.contract.broken.refusals:TakesUnknownOptions"
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
+from moto.secretsmanager.models import secretsmanager_backends
+
+from tests.engines.aws_batch.names import ACCOUNT, REGION
 
 LABEL = "launch.io/tests-batch"
 IDLE_IMAGE = "launch-idle"
@@ -234,7 +237,11 @@ class Containers:
             properties["image"],
             # Docker's Cmd: Batch on ECS has no entry point of its own.
             properties.get("command") or None,
-            environment={**{one["name"]: one["value"] for one in properties.get("environment", [])}, **env},
+            environment={
+                **{one["name"]: one["value"] for one in properties.get("environment", [])},
+                **{one["name"]: _secret(one["valueFrom"]) for one in properties.get("secrets", [])},
+                **env,
+            },
             labels={LABEL: self._server, f"{LABEL}-job": job},
             log_config=docker.types.LogConfig(type="none"),
             mem_limit=int(needs.get("MEMORY", 512)) * _MiB,
@@ -311,6 +318,12 @@ def _device(device: Mapping[str, Any]) -> str:
     permissions: Sequence[str] = device.get("permissions", ["READ", "WRITE", "MKNOD"])
     letters = "".join({"READ": "r", "WRITE": "w", "MKNOD": "m"}[one] for one in permissions)
     return f"{device['hostPath']}:{device.get('containerPath', device['hostPath'])}:{letters}"
+
+
+def _secret(arn: str) -> str:
+    """Return the value of a secret of Secrets Manager, which the agent of ECS reads."""
+    found = secretsmanager_backends[ACCOUNT][REGION].get_secret_value(arn, "", "")
+    return str(found["SecretString"])
 
 
 def _mount(point: Mapping[str, Any], volume: Mapping[str, Any]) -> docker.types.Mount:
