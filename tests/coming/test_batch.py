@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import boto3
 import pytest
+from docker.errors import APIError
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.ids import make_unique
@@ -14,6 +16,7 @@ from airflow_provider_launch.specs import AppDef, Resource, Role, VolumeMount
 from tests.airflow.support import a_dag
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import REGION
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(300)]
 
@@ -120,9 +123,18 @@ def volume(docker_engine, unique):
     """A volume, as which the tests mount a file system of EFS."""
     made = docker_engine.client.volumes.create(unique)
     yield unique
-    for container in docker_engine.client.containers.list(all=True, filters={"volume": unique}):
-        container.remove(force=True)
-    made.remove(force=True)
+
+    def is_removed() -> bool:
+        # The server of the tests removes its containers, too, so one may be gone or about to go.
+        for row in docker_engine.client.api.containers(all=True, filters={"volume": unique}):
+            with contextlib.suppress(APIError):
+                docker_engine.client.api.remove_container(row["Id"], force=True)
+        with contextlib.suppress(APIError):
+            made.remove(force=True)
+            return True
+        return False
+
+    until(is_removed)
 
 
 @pytest.mark.parametrize("has_definition", [True, False], ids=["of-the-definition", "of-the-role"])
