@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from tests.faults import Fault
 from tests.faults.actions import Action
-from tests.support.apps import described
+from tests.support.apps import described, until
 from tests.support.repeats import often
 from tests.support.role_page import rules_of_the_page
 
@@ -139,7 +140,7 @@ def test_an_app_of_another_namespace_is_cancelled_and_deleted(kubernetes_apps, a
     assert described(fresh, app_id, timeout_s=60).state is AppState.CANCELLED
     fresh.delete(app_id)
     assert described_gone(scheduler, app_id)
-    assert not fresh.exists(app_id)
+    until(lambda: not fresh.exists(app_id), 30)  # its record may be deleted last
 
 
 def described_gone(scheduler, app_id: str) -> bool:
@@ -212,7 +213,8 @@ def test_an_id_that_is_launched_twice_at_once_starts_in_one_namespace(
         with ThreadPoolExecutor(2) as pool:
             first, second = sorted(pool.map(start, range(2)), key=lambda each: isinstance(each, str))
         assert isinstance(first, AppConflictError)
-        assert "nothing was started" in str(first)
+        # The other text: it came again while both claims were still there.
+        assert re.search("nothing was started|exists in the namespaces", str(first))
         assert second == app_id
         started = [apps for apps in (kubernetes_apps, apps_in(other)) if apps.objects(app_id)]
         assert len(started) == 1
