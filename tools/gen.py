@@ -46,7 +46,8 @@ DEPENDENCIES = """\
 
 `pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
 each extra with the lowest and the newest versions.
-It was run for docker (submission and status), fsspec, hydra and ssh; for aws only with the lowest versions, and for notebooks only with the newest.
+It was run for docker (submission and status), fsspec, hydra and ssh; for aws only with the lowest versions,
+and for notebooks only with the newest.
 `constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
 amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 
