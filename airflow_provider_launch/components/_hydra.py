@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ __all__ = ["app_from_config"]
 
 # Hydra resolves a config more than once, and would read the text of a macro as its own interpolation.
 _PLACEHOLDER = "<launch macro {}>"
+_CODE = "_target_"
+"""The key with which a config names the function that is called."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
 
 
@@ -25,7 +28,8 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
 
     Raises:
         MissingDependencyError: Hydra is not installed.
-        InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app.
+        InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app; or an override names code
+            or a file outside of the directory.
     """
     try:
         from hydra import compose, initialize_config_dir
@@ -38,6 +42,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     directory = Path(config_dir).expanduser().resolve()
     if not directory.is_dir():
         raise InvalidAppError(f"config_dir {config_dir!r} is not a directory; it was expected at {str(directory)!r}")
+    _refuse_code(config_name, overrides, directory)
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
@@ -50,6 +55,22 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
     _with_macros(app)
     return app
+
+
+def _refuse_code(config_name: str, overrides: Sequence[str], directory: Path) -> None:
+    """Refuse overrides that name a function to call or another file: an override is data, which a run may choose."""
+    if ".." in Path(config_name).parts:
+        raise InvalidAppError(f"config_name {config_name!r} is outside of config_dir; name a file in it")
+    for override in overrides:
+        if _CODE in override:
+            raise InvalidAppError(
+                f"the override {override[:200]!r} has {_CODE}, which calls a function here; write it into the config"
+            )
+        group, _, value = override.lstrip("+~").partition("=")
+        if ".." in re.split(r"[^\w.-]", value) and (directory / group.partition("@")[0]).is_dir():
+            raise InvalidAppError(
+                f"the override {override[:200]!r} chooses a file outside of config_dir; name a file in it"
+            )
 
 
 def _with_macros(value: Any) -> Any:

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider_launch.specs.roles import MAX_REPLICAS
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLE_NAME
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ class Standing(NamedTuple):
 def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
     """Return the replicas of these roles as waiting, before their states are known; `shown` limits the roles.
 
-    No more than an app can have, because a plug-in may report the number that a program has written into its record.
+    No more than an app can have, and no longer names, because a plug-in may report what a program has written into its
+    record.
     """
-    keys = ((role.name, k) for role in roles if shown is None or role.name in shown for k in range(role.num_replicas))
+    keys = ((role.name, k) for role in roles if _is_shown(role.name, shown) for k in range(role.num_replicas))
     return dict.fromkeys(islice(keys, MAX_REPLICAS), Standing(Phase.WAITING))
 
 
@@ -60,7 +61,7 @@ def standings_of(
             # A plug-in need not report the states of replicas.
             found[key] = Standing(Phase.RUNNING)
     for status in response.roles_statuses:
-        if shown is None or status.role in shown:
+        if _is_shown(status.role, shown):
             for replica in status.replicas:
                 attempt = replica.num_restarts or 0
                 phase = _phase(replica.state, attempt, response.state)
@@ -68,6 +69,10 @@ def standings_of(
                     phase = Phase.RUNNING
                 found[status.role, replica.id] = Standing(phase, attempt)
     return found
+
+
+def _is_shown(role: str, shown: Collection[str] | None) -> bool:
+    return (shown is None or role in shown) and len(role) <= MAX_ROLE_NAME
 
 
 def _phase(state: AppState, attempt: int, of_app: AppState) -> Phase:

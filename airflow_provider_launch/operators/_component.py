@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.deployment import deployment
 from airflow_provider_launch.operators._data import settled_app
+from airflow_provider_launch.operators._sources import Sources
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
@@ -34,9 +35,29 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
-    app: AppDef = settled_app(build_app(_function(task), _arguments(args), _defaults(task)))
+    function = _function(task)
+    _check_configs(task, function)
+    app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
     check_app(app)
     return app
+
+
+def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
+    """Refuse configs of Hydra that a run names, because the worker calls the functions in them.
+
+    Raises:
+        InvalidAppError: directory or name is not written in the DAG file.
+    """
+    literals = task._literals  # noqa: SLF001 - part of the operator
+    if literals is None or (function.__module__, function.__name__) != (f"{_BUILTIN}utils", "hydra"):
+        return
+    given = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs
+    defaults = bound_args(function, {"config_name": ""}, _defaults(task)).kwargs
+    # Also as a part of an argument: `--config_dir=conf`.
+    written = {*literals, *(text.partition("=")[2] for text in literals if "{" not in text)}
+    for name in ("config_dir", "config_name"):
+        if given[name] != defaults[name]:
+            Sources(written).check(given[name], given[name], f"argument {name} of component 'utils.hydra'")
 
 
 def check_component(task: LaunchAppOperator) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_launch.specs.macros import macros, port_macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import (
     MAX_REPLICAS,
+    MAX_ROLE_NAME,
     MAX_ROLES,
     AppDef,
     BindMount,
@@ -209,6 +210,8 @@ def _name_problems(path: tuple[Any, ...], name: object, kind: str) -> Iterator[P
         yield path, f"is empty; give the {kind} a name"
     elif _CONTROL.search(text) and not _is_template(text):
         yield path, f"{shown(text)} contains a control character; remove it"
+    elif kind == "role" and len(text) > MAX_ROLE_NAME and not _is_template(text):
+        yield path, f"has {len(text)} characters, but at most {MAX_ROLE_NAME} are possible; shorten it"
     elif _NO_UNICODE.search(text):
         yield from _text_problems(path, text)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_REPLICAS",
     "MAX_ROLES",
+    "MAX_ROLE_NAME",
     "AppDef",
     "BindMount",
     "DeviceMount",
@@ -35,6 +36,8 @@ __all__ = [
 
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
+MAX_ROLE_NAME = 1000
+"""Maximum characters of the name of a role, which each replica repeats: in texts, positions and each line of a log."""
 
 
 class RetryPolicy(str, Enum):

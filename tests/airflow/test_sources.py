@@ -374,3 +374,35 @@ def test_the_guard_ends_with_its_block(secret) -> None:
         pass
 
     assert get_overlay(made_of(str(secret)).roles[0], "docker", "Container")
+
+
+@pytest.mark.parametrize("name", ["config_dir", "config_name"])
+def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, name: str) -> None:
+    """The worker calls each function that such a config names."""
+    (tmp_path / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
+    values = {"config_dir": str(tmp_path), "config_name": "one"}
+    monkeypatch.setitem(support.RUN, "conf", values)
+    template = {name: f"{{{{ dag_run.conf['{name}'] }}}}"}
+
+    found = ran(component="utils.hydra", component_args={**values, **template})
+
+    assert found.state == "failed"
+    assert REFUSED in str(found.error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("how", ["mapping", "list", "list with ="])
+def test_a_config_of_hydra_in_the_dag_file_is_read(tmp_path, monkeypatch, how: str) -> None:
+    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
+    monkeypatch.setitem(support.RUN, "conf", {"n": "1"})
+    override = "+n={{ dag_run.conf['n'] }}"
+    if how == "mapping":
+        args: Any = {"config_dir": str(tmp_path), "config_name": "one", "overrides": [override]}
+    elif how == "list":
+        args = ["--config_dir", str(tmp_path), "--config_name", "one", override]
+    else:
+        args = [f"--config_dir={tmp_path}", "--config_name=one", override]
+
+    found = ran(component="utils.hydra", component_args=args)
+
+    assert "must give an AppDef, not dict" in str(found.error)

@@ -295,3 +295,35 @@ def test_an_outage_is_reported(logs, batch_params) -> None:
     feed = LogFeed(Aws(AwsBatchConnection(**params_for("http://127.0.0.1:1")), make_clients))
     with pytest.raises(SchedulerUnavailableError):
         feed.take(LogGroup(GROUP), "x", {"m": 1, "f": 1, "i": [[1, "a"]]}, is_over=False)
+
+
+def test_large_events_are_read_ahead_up_to_a_limit() -> None:
+    """20 000 events of 256 KB, an hour's backlog after a restart of the triggerer, would fill its memory."""
+    text, pages = "x" * 250_000, 0
+
+    class Backlog:
+        """Answers as CloudWatch does: pages of up to 1 MB."""
+
+        def now(self) -> float:
+            return 1.0
+
+        def filter_events(self, _group: LogGroup, names: list[str], **where: Any) -> dict[str, Any]:
+            nonlocal pages
+            pages += 1
+            first = int(where.get("nextToken", where["startTime"]))
+            events = [
+                {"logStreamName": names[0], "timestamp": at, "eventId": f"e{at}", "message": f"{at} {text}"}
+                for at in range(first, min(first + 4, 1_000))
+            ]
+            return {"events": events, **({"nextToken": str(first + 4)} if first + 4 < 1_000 else {})}
+
+    feed = LogFeed(Backlog())  # type: ignore[arg-type]
+    position: dict[str, Any] = {"m": 1, "f": 1, "i": []}
+    got: list[int] = []
+    while (found := feed.take(LogGroup(GROUP), "x", position, is_over=True))[0]:
+        events, position = found
+        assert sum(len(event["message"]) for event in events) < 20_000_000
+        got += [int(event["message"].partition(" ")[0]) for event in events]
+
+    assert got == [*range(1, 1_000)]
+    assert pages < 2_000

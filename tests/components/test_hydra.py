@@ -62,3 +62,41 @@ def test_without_hydra_the_extra_is_named(hydra, monkeypatch):
 
     with pytest.raises(MissingDependencyError, match="the extra 'hydra' of airflow-provider-launch"):
         hydra("-cn", "one")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "app.name={_target_: builtins.open, _args_: [FILE, w]}",
+        "+app.metadata={a: [{b: {_target_: builtins.open, _args_: [FILE, w]}}]}",
+        "+app.metadata._target_=builtins.open",
+        "+group@app=../../outside",
+        "+group@app='../../outside'",
+        "+group@app=[a,../../outside]",
+    ],
+)
+def test_an_override_names_neither_code_nor_another_file(hydra, tmp_path, override):
+    """A run may choose the value of an override, and the worker would open and call everything in it."""
+    file = tmp_path / "opened"
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "a.yaml").write_text("max_retries: 1\n")
+    (tmp_path.parent / "outside.yaml").write_text(f"metadata: {{_target_: builtins.open, _args_: [{file}, w]}}\n")
+
+    with pytest.raises(InvalidAppError, match=r"has _target_, which calls|outside of config_dir"):
+        hydra("-cn", "one", override.replace("FILE", str(file)))
+    assert not file.exists()
+
+
+def test_a_config_outside_of_the_directory_is_refused(hydra, tmp_path):
+    (tmp_path.parent / "outside.yaml").write_text(CONFIG)
+
+    with pytest.raises(InvalidAppError, match="outside of config_dir"):
+        hydra("-cn", "../outside")
+
+
+def test_overrides_choose_groups_and_relative_paths(hydra, tmp_path):
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "a.yaml").write_text("name: from-group\n")
+
+    assert hydra("-cn", "one", "+group@app=a").name == "from-group"
+    assert hydra("-cn", "one", "+app.metadata.data=../data").metadata == {"data": "../data"}

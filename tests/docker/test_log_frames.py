@@ -423,3 +423,46 @@ def test_empty_lines_after_a_lost_position_take_little_memory() -> None:
     assert reader.take(frames(), lines, 1024)
     assert len(lines) == len(read) < 50_000
     assert reader.gave_up()
+
+
+def test_small_pieces_of_a_long_line_take_little_memory() -> None:
+    """Podman sends a piece for each write of a program; a line of 16 MB of two bytes each took 350 MB."""
+    reader, lines = LineReader(None, None, 0), []
+    pieces = (("stdout", BASE, str(number % 90 + 10).encode()) for number in range(300_000))
+    tracemalloc.start()
+    try:
+        reader.take(pieces, lines)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 2_000_000
+    assert reader.take([("stdout", BASE, b"\n")], lines, 1)
+    assert len(lines[0].text) == 600_001
+
+
+def test_few_large_frames_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other engines send frames of a megabyte, of which 500 were read to see whether the log is short."""
+    frames = (("stdout", BASE, b"x" * 1_000_000) for _ in range(500))
+    answer = log_reader._Answer(None, frames, LineReader(None, None, 0), complete=False)  # type: ignore[arg-type]
+
+    step, is_over = log_reader._next_frames(answer, 500)
+
+    assert len(step) < 20
+    assert not is_over
+
+    # Small steps find the position, too.
+    monkeypatch.setattr(log_reader, "_STEP_BYTES", 100)
+    log = Log()
+    log.write("stdout", "one\n", BASE)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    cursor = reader.read("c", {}, complete=False).cursor
+    for number in range(1000):
+        log.write("stdout", f"{number}\n", BASE + 1 + number)
+    texts, at_end = [], False
+    while not at_end:
+        chunk = reader.read("c", cursor, complete=False)
+        texts += [line.text for line in chunk.lines]
+        cursor, at_end = chunk.cursor, chunk.at_end
+
+    assert texts == [f"{number}\n" for number in range(1000)]

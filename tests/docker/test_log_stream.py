@@ -77,3 +77,15 @@ def test_each_stream_has_its_position():
 
     assert texts(parser, numbered(0, 12)) == []  # the position of the other one was not reached
     assert texts(parser, late) == ["10\n", "11\n", "e6\n"]
+
+
+def test_a_flood_before_a_position_that_was_rotated_away_takes_little_memory():
+    """The position of stderr is gone; all lines of stdout were kept until the search timed out, for all streams."""
+    time = BASE + 9 * MS
+    parser = FrameLines({"stdout": [time, 1], "stderr": [time - MS, 1], "newest": time}, is_whole=True)
+    text = "x" * 10_000
+    parser.feed(frame("9\n", time))
+
+    flood = [frame(f"{number} {text}\n", BASE + number * MS) for number in range(10, 600)]
+    with pytest.raises(PositionLostError):
+        any(map(parser.feed, flood))

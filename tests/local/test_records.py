@@ -220,7 +220,7 @@ def test_the_largest_app_is_read(scheduler: LocalScheduler) -> None:
 
 
 @pytest.mark.parametrize("roles", [
-    [Role("x" * 2000, "/", entrypoint="true", num_replicas=1000)],
+    [Role("x" * 1000, "/", entrypoint="true", num_replicas=1000)],
     [Role("main", "/", entrypoint="true", port_map={"x" * 300_000: 0})],
 ])  # fmt: skip
 def test_an_app_whose_state_could_not_be_read_is_refused(scheduler: LocalScheduler, roles) -> None:

@@ -13,13 +13,14 @@ import pytest
 from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.docker import containers
 from airflow_provider_launch.schedulers.docker import request as docker
 from airflow_provider_launch.schedulers.docker.containers import DamagedError
 from airflow_provider_launch.schedulers.docker.options import DockerOpts
-from airflow_provider_launch.schedulers.kubernetes import objects
+from airflow_provider_launch.schedulers.kubernetes import manifests, objects
 from airflow_provider_launch.schedulers.kubernetes import request as kubernetes
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, plan_in
 from airflow_provider_launch.schedulers.responses import add_error_files, app_response
 from airflow_provider_launch.schedulers.slurm import request as slurm
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
@@ -77,7 +78,19 @@ def counted(*counts: Any) -> Callable[[Document], None]:
     return change
 
 
+def named(name: str) -> Callable[[Document], None]:
+    """Give the role this name, in the app and, where the record has it, in the request."""
+
+    def change(document: Document) -> None:
+        for roles in (document["app"]["roles"], document.get("roles")):
+            if roles:
+                roles[0]["name"] = name
+
+    return change
+
+
 CHANGES = {
+    "a long name": named("x" * 1001),
     "a billion replicas": counted(10**9),
     "too many of two roles": counted(MAX_REPLICAS, 1),
     "a negative number": counted(10**9, 1 - 10**9),
@@ -95,6 +108,19 @@ def test_a_record_with_more_replicas_than_an_app_can_have_is_damaged(record, cha
 
     with pytest.raises((DamagedError, *UNREADABLE)):
         record(change)
+
+
+def test_a_plan_with_a_long_name_of_a_role_is_damaged() -> None:
+    """Docker and Kubernetes read the plan of an app before its record."""
+    long = "x" * 1001
+    with pytest.raises(UntrustedError, match="1001 characters"):
+        containers._plan(json.dumps({"roles": [[long, 2, "APPLICATION", 0]], "time_limit_s": None}))
+    for place in (0, 1):
+        plan = json.loads(manifests.plan_text(kubernetes.build_request(APP, KubernetesOpts(), "app-1", {})))
+        assert plan_in(json.dumps(plan)).roles
+        plan["roles"][0][place] = long
+        with pytest.raises(UntrustedError, match="1001 characters"):
+            plan_in(json.dumps(plan))
 
 
 @pytest.mark.parametrize("record", BACKENDS[:3], ids=lambda each: each.__name__)
@@ -125,6 +151,7 @@ WRONG_TYPES = {
     "variables that are a list": changed("env", [], in_role=True),
     "a variable that is a number": changed("copied_env", {"A": 1}, in_role=True),
     "retries that are a text": changed("max_retries", "x", in_role=True),
+    "a long slug": changed("slug", "x" * 1001, in_role=True),
     "a policy that does not exist": changed("policy", "x", in_role=True),
     "a policy that is a list": changed("policy", [], in_role=True),
 }

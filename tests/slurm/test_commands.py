@@ -193,3 +193,27 @@ def test_a_record_with_the_name_of_a_mark_hides_no_file(site, name) -> None:
     assert not over
     assert [one.host for one in attempts] == ["host"]
     assert files["log"].data == b"line\n"
+
+
+@pytest.mark.parametrize("comment", [b"caf\xe9", b"\xff" * 50_000, b"x" * 70_000_000], ids=["latin", "bytes", "long"])
+def test_the_comment_of_a_job_hides_no_other_job(site, comment, monkeypatch) -> None:
+    """An app whose job is hidden is recorded as lost, so that its job never runs; a long answer is an outage."""
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    for app_id in ("one", "two"):
+        site.launched(app_id, claim="nonce")
+        (site.root / "apps" / app_id / "claim").unlink()
+        (site.root / "apps" / app_id / "id").write_text(f"h:{app_id}")
+    (site.bin / "comment").write_bytes(comment)
+    # grep up to 3.4 shows nothing after the first line that is not text.
+    job = "|PENDING|Priority|N/A|N/A||launch:h"
+    print_jobs = "\n".join(
+        [
+            f"for app in one two; do printf '%s' \"$((n += 1))|$n{job}:$app:nonce\"",
+            f"printf ' '; cat {site.bin / 'comment'}; echo; done",
+        ]
+    )
+    site.command("squeue", print_jobs)
+
+    jobs = site.store.observe(["one", "two"]).jobs
+
+    assert [(job.app, job.nonce) for job in jobs] == [("h:one", "nonce"), ("h:two", "nonce")]

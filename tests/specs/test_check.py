@@ -191,6 +191,10 @@ def test_a_wrong_field_is_reported_with_path_value_and_fix(fields, line):
             AppDef("a", [_role(name="a", num_replicas=6000), _role(name="b", num_replicas=6001)]),
             "roles.1.num_replicas: an app has at most 10000 replicas, but this one has 12001, 6001 of them in role 'b'",
         ),
+        (
+            AppDef("a", [_role(name="x" * 65_536)]),
+            "roles.0.name: has 65536 characters, but at most 1000 are possible; shorten it",
+        ),
         (AppDef("a", [_role(), _role()]), "roles.1.name: 'trainer' is also the name of role 0; names must differ"),
         (AppDef("a", [_role()], metadata=[]), "metadata: must be a dict, but is of type list"),
         ({"name": "a"}, "app: must be an AppDef, but is of type dict; app_from_dict reads dicts"),

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
 from airflow_provider_launch.specs.app_dict import app_from_dict
-from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLES, AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLE_NAME, MAX_ROLES, AppDef, RetryPolicy, Role
 from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError
 
 _POLICIES = frozenset(policy.value for policy in RetryPolicy)
@@ -89,6 +89,7 @@ def stored_app(document: Mapping[str, Any]) -> AppDef:
     if isinstance(roles, Sequence) and len(roles) > MAX_ROLES:
         raise UntrustedError(f"it has {len(roles)} roles; at most {MAX_ROLES} are possible")
     app = app_from_dict(document)
+    refuse_long_names(role.name for role in app.roles)
     refuse_counts([role.num_replicas for role in app.roles])
     return app
 
@@ -103,6 +104,16 @@ def refuse_counts(counts: Sequence[int]) -> None:
         raise UntrustedError("a number of replicas is not an integer")
     if min(counts, default=0) < 0 or sum(counts) > MAX_REPLICAS:
         raise UntrustedError(f"it has {sum(counts)} replicas; at most {MAX_REPLICAS} are possible")
+
+
+def refuse_long_names(names: Iterable[str]) -> None:
+    """Refuse names of roles that a launched app cannot have; each replica has a copy of the name in several texts.
+
+    Raises:
+        UntrustedError: a name is too long.
+    """
+    if (longest := max(map(len, names), default=0)) > MAX_ROLE_NAME:
+        raise UntrustedError(f"the name of a role has {longest} characters; at most {MAX_ROLE_NAME} are possible")
 
 
 RequestT = TypeVar("RequestT", bound=AppRequest[Any])
@@ -139,6 +150,8 @@ def _refuse_other_types(request: AppRequest[Any]) -> None:
         texts += [text for env in (role.env, role.copied_env) for pair in env.items() for text in pair]
     if not all(isinstance(text, str) for text in texts):
         raise UntrustedError("a text has another type")
+    # Each path of a file has the slug of its role.
+    refuse_long_names(name for role in request.roles for name in (role.name, role.slug))
     numbers = [*request.ports.values(), *(role.max_retries for role in request.roles)]
     if not all(type(number) is int for number in numbers) or not is_seconds(request.time_limit_s):
         raise UntrustedError("a number has another type")

@@ -29,6 +29,10 @@ _STRETCH = 8.0
 _EVENTS = 20_000
 """Maximum number of events that one round reads ahead."""
 _FULL = 5_000
+_EVENT_BYTES = 200
+"""Memory of an event in addition to its text, of up to 1 MB."""
+_BYTES, _FULL_BYTES = 16 * 1024 * 1024, 1024 * 1024
+"""Maximum memory of the events that one round reads ahead, and of unread events of a stream that is read ahead."""
 _SIMILAR_MS = 60_000
 _TURN_S = 0.5
 
@@ -51,6 +55,8 @@ class _Stream:
     """Number of events at `newest` that were delivered without an id."""
     given: State = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    size: int = 0
+    """Memory of the events in bytes."""
     asked_at: float = -math.inf
     wanted_at: float = -math.inf
     read_to: int = 0
@@ -66,17 +72,21 @@ class _Stream:
     def start(self) -> int:
         return max(self.floor, self.read_to - _LATE_MS)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> int:
+        """Add an event that was not delivered yet, and return its memory."""
         at, key = event["timestamp"], f"{zlib.crc32(str(event['eventId']).encode()):08x}"
         if at < self.floor or key in self.seen:
-            return
+            return 0
         self.seen[key] = at
         if self.unknown and at == self.newest:
             # Delivered by GetLogEvents, which has no ids.
             self.unknown -= at == self.newest
-            return
+            return 0
         self.events.append(event)
+        size = len(event["message"]) + _EVENT_BYTES
+        self.size += size
         self.newest = max(self.newest, at)
+        return size
 
     def state(self) -> State:
         """Return the position after all events that were read."""
@@ -154,7 +164,7 @@ class LogFeed:
         if not events and (is_over or began - stream.asked_at >= self._interval_s()):
             self._ask_for(stream, began, is_over=is_over)
         with self._lock:
-            events, stream.events = stream.events, []
+            events, stream.events, stream.size = stream.events, [], 0
             stream.given = stream.state()
             return events, dict(stream.given)
 
@@ -201,6 +211,7 @@ class LogFeed:
                 and now - one.asked_at >= half_s
                 and now - one.wanted_at < _KEPT_S
                 and len(one.events) < _FULL
+                and one.size < _FULL_BYTES
                 and is_similar(one)
             ]
         due.sort(key=lambda one: one.asked_at)
@@ -210,7 +221,7 @@ class LogFeed:
         """Read the streams to the end; return False if there was too much."""
         by_name = {one.name: one for one in members}
         where: dict[str, Any] = {"startTime": min(one.start for one in members)}
-        count = 0
+        count = size = 0
         while True:
             try:
                 page = self._aws.filter_events(members[0].group, [*by_name], **where)
@@ -222,12 +233,13 @@ class LogFeed:
                 return all([self._ask(members[:half]), self._ask(members[half:])])
             with self._lock:
                 for event in page["events"]:
-                    by_name[event["logStreamName"]].add(event)
+                    # Without events that are read again, so that each round gets further.
+                    size += by_name[event["logStreamName"]].add(event)
             count += len(page["events"])
             token = page.get("nextToken")
             if not token:
                 return True
-            if count >= _EVENTS and page["events"]:
+            if (count >= _EVENTS or size >= _BYTES) and page["events"]:
                 # Events of all streams come in the order of their times.
                 for one in members:
                     one.read_to = page["events"][-1]["timestamp"]

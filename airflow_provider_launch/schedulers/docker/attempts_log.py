@@ -24,7 +24,7 @@ from airflow_provider_launch.schedulers.docker.log_reader import (
     since_of,
 )
 from airflow_provider_launch.schedulers.log_streams import LogStream, PositionLostError
-from airflow_provider_launch.schedulers.logs import LogLine
+from airflow_provider_launch.schedulers.logs import LINE_BYTES, LogLine
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.engine import Engine
@@ -35,6 +35,8 @@ _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
 """Tail, in frames, that is searched for the position, because the engine finds the end of a log faster than a time. If
 the position is not found, the next tail for this log is longer."""
 _KEPT_TAILS = 1000
+_MOST_EARLY = 4 * 1024 * 1024
+"""Maximum memory of lines of one stream before the position of the other one is found."""
 
 
 class FrameLines:
@@ -57,6 +59,7 @@ class FrameLines:
         self._starts: dict[str, int] = {}
         self._is_positioned = self._reader.found()
         self._early: list[LogLine] = []
+        self._early_size = 0
 
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete."""
@@ -79,7 +82,8 @@ class FrameLines:
     def _positioned(self, lines: list[LogLine]) -> list[LogLine]:
         """Return the lines so far if the positions of both streams were reached, none before."""
         self._early += lines
-        if self._reader.gave_up():
+        self._early_size += sum(len(line.text) + LINE_BYTES for line in lines)
+        if self._reader.gave_up() or self._early_size > _MOST_EARLY:
             raise PositionLostError
         if not self._reader.found():
             return []

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd
+from airflow_provider_launch.schedulers._kit.request import refuse_long_names
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.errors import AppUnavailableError
@@ -207,6 +208,7 @@ def _plan(text: str) -> Plan:
     # Each replica costs memory and time, even if it does not exist.
     if not 0 < sum(counts) <= MAX_REPLICAS or min(counts) < 1:
         raise UntrustedError(f"it has {sum(counts)} replicas")
+    refuse_long_names(name for name, _, _, _ in roles)
     limit_s = document["time_limit_s"]
     services = document.get("services", [])
     if not isinstance(services, list):

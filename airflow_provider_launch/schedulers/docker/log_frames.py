@@ -123,8 +123,8 @@ class _StreamReader:
         self._ordinal = 0
         self._pending: list[tuple[Frame, Position]] = []
         self._pending_bytes = 0
-        self._parts: list[bytes] = []
-        self._parts_bytes = 0
+        # Joined at once: other engines send pieces of any size, which would need fifty times the memory of their text.
+        self._parts = bytearray()
         self._parts_time = 0
 
     @property
@@ -179,16 +179,14 @@ class _StreamReader:
         _, time, text = frame
         if not self._parts:
             self._parts_time = time
-        self._parts.append(text)
-        self._parts_bytes += len(text)
-        if text.endswith(b"\n") or self._parts_bytes >= LONGEST_LINE:
+        self._parts += text
+        if text.endswith(b"\n") or len(self._parts) >= LONGEST_LINE:
             self.position = at
             yield self._line(time)
 
     def _line(self, time: int) -> LogLine:
-        text = b"".join(self._parts).decode("utf-8", "replace")
-        self._parts.clear()
-        self._parts_bytes = 0
+        text = self._parts.decode("utf-8", "replace")
+        self._parts = bytearray()
         return LogLine(text, self.stream, time / _NS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import OpenAnswers
@@ -36,6 +36,8 @@ log fast, but reads all of it to find a time."""
 FAST_FRAMES = 4_000
 """Shortest tail for a container that writes fast."""
 STEP_FRAMES = 500
+_STEP_BYTES = 16 * 1024 * 1024
+"""Maximum bytes of the frames that are read together, because other engines send frames of a megabyte."""
 NARROW_FRAMES = 8_000
 """Maximum number of frames read before the requested position; otherwise a shorter tail is tried."""
 MAX_KEPT_BYTES = 4 * 1024 * 1024
@@ -189,14 +191,14 @@ class LogReader:
         starts: dict[str, int] = {}
         read = kept = size = 0
         while (wanted := min(STEP_FRAMES, tail - read)) > 0:
-            step = _next_frames(answer, wanted)
+            step, is_over = _next_frames(answer, wanted)
             read += len(step)
             for stream, time, _ in step:
                 starts.setdefault(stream, time)
             answer.reader.take(step, answer.lines)
             size += sum(len(line.text) + LINE_BYTES for line in answer.lines[kept:])
             kept = len(answer.lines)
-            if len(step) < wanted or (positions and is_before(starts, positions) and answer.reader.found()):
+            if is_over or (positions and is_before(starts, positions) and answer.reader.found()):
                 return True
             if size > MAX_KEPT_BYTES:
                 return False
@@ -221,13 +223,20 @@ def cursor_after(before: Mapping[str, Any], reader: LineReader) -> dict[str, Any
     return after
 
 
-def _next_frames(answer: _Answer, number: int) -> list[Frame]:
-    """Return the next `number` frames, or the remaining ones."""
+def _next_frames(answer: _Answer, number: int) -> tuple[list[Frame], bool]:
+    """Return the next frames, up to `number` and about `_STEP_BYTES`, and whether the response has fewer."""
+    step: list[Frame] = []
+    size = 0
     try:
-        return list(islice(answer.frames, number))
+        while len(step) < number and size < _STEP_BYTES:
+            if (frame := next(answer.frames, None)) is None:
+                return step, True
+            step.append(frame)
+            size += len(frame[2])
     except (OSError, ValueError) as error:
         answer.response.close()
         raise _cut_off("a log", error) from error
+    return step, False
 
 
 def _cut_off(what: str, error: Exception) -> SchedulerUnavailableError:
@@ -246,18 +255,17 @@ def positions_in(cursor: Mapping[str, Any]) -> dict[str, int]:
 def _starts_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
     """Return whether a tail is too short; its first frame usually shows it, so a wrong guess costs little."""
     # A short tail may be the whole log.
-    wanted = tail if tail <= TAILS[0] else 1
-    is_whole = _read_ahead(answer, wanted) < wanted
+    is_whole = _read_ahead(answer, tail if tail <= TAILS[0] else 1)
     positions = positions_in(cursor)
     return not is_whole and bool(positions) and answer.first is not None and answer.first[1] > min(positions.values())
 
 
-def _read_ahead(answer: _Answer, number: int) -> int:
-    """Read up to `number` frames without consuming them, and return how many there are."""
-    step = _next_frames(answer, number)
+def _read_ahead(answer: _Answer, number: int) -> bool:
+    """Read up to `number` frames without consuming them, and return whether there are fewer."""
+    step, is_over = _next_frames(answer, number)
     answer.frames = chain(step, answer.frames)
     answer.first = next(iter(step), None)
-    return len(step)
+    return is_over
 
 
 def is_before(starts: Mapping[str, int], positions: Mapping[str, int]) -> bool:

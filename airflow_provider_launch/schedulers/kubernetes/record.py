@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.request import refuse_long_names
 from airflow_provider_launch.schedulers.kubernetes.containers import epoch
 from airflow_provider_launch.schedulers.kubernetes.manifests import SIDECAR_GRACE_S
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
@@ -191,6 +192,7 @@ def plan_in(text: str) -> Plan:
     # Each planned replica takes memory and time, so limit their number.
     if (total := sum(max(1, role.num_replicas) for role in roles)) > MAX_REPLICAS:
         raise UntrustedError(f"the plan has {total} replicas")
+    refuse_long_names(text for role in roles for text in (role.name, role.slug))
     logs = document.of("container_logs", list, [])
     if not all(isinstance(name, str) for name in logs):
         raise UntrustedError("the plan has container_logs that are not texts")

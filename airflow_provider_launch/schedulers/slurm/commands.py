@@ -101,7 +101,8 @@ jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%N|%k') || exit 41
     + _ENTER
     + r"""
 echo "now $(date +%s)"
-printf '%s\n' "$jobs" | grep -F '|launch:'
+# Without the rest of the comment, which may be long. As bytes: grep would stop at a text that is not in its charset.
+printf '%s\n' "$jobs" | LC_ALL=C grep -aoE '^([^|]*\|){7}launch:[A-Za-z0-9_:]+'
 echo files
 if [ "$2" = all ]; then ls | LC_ALL=C grep -xE '[A-Za-z0-9][A-Za-z0-9._-]{0,99}'; else cat; fi |
     xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 \( -name id -o -name claim -o -name end -o -name cancel \
@@ -143,7 +144,7 @@ LOGS = (
     + r"""
 [ -e "$2/id" ] || exit 44
 [ ! -L "$2/end" ] || echo end
-ls -U "$2/status" 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4," | head -n 100000
+ls -U "$2/status" 2>/dev/null | grep -aE "^(start|exit),[0-9]+,$3,$4," | head -n 100000
 echo files
 shift 4
 while [ "$#" -gt 2 ]; do
@@ -193,7 +194,7 @@ identity || exit 47
 over() { [ -L claim ] || [ -L end ] || [ -e cancel ]; }
 live() {
     jobs=$(squeue --me -h -t all --name="$id" -o '%A|%T|%r|%k') || return 41
-    found=$(printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | grep -vE "^[0-9]+\|($ended)\|" | sort -n)
+    found=$(printf '%s\n' "$jobs" | grep -aF "|launch:$mine:" | grep -avE "^[0-9]+\|($ended)\|" | sort -n)
 }
 ! over || exit 0
 live || exit 41
@@ -225,7 +226,7 @@ if [ ! "$found" ]; then
     fi
 fi
 kept=${found%%|*}
-for other in $(printf '%s\n' "$found" | tail -n +2 | grep -F '|JobHeldUser|' | cut -d '|' -f 1); do
+for other in $(printf '%s\n' "$found" | tail -n +2 | grep -aF '|JobHeldUser|' | cut -d '|' -f 1); do
     scancel "$other"
 done
 if [ -e cancel ]; then
@@ -272,7 +273,7 @@ ln -sT cancel claim 2>/dev/null
 [ -e id ] || exit 44
 identity || exit 0 # its script sees the mark
 jobs=$(squeue --me -h -t all --name="$2" -o '%A|%T|%k') || exit 41
-printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | while IFS='|' read -r job state comment; do
+printf '%s\n' "$jobs" | grep -aF "|launch:$mine:" | while IFS='|' read -r job state comment; do
     case $state in
         # The script of the job stops its replicas with their grace, and records the end.
         RUNNING | RESIZING | SIGNALING) scancel --batch --signal=TERM "$job" ;;

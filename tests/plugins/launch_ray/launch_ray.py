@@ -51,6 +51,7 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     InvalidAppError,
+    LaunchError,
     MissingDependencyError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -61,12 +62,14 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.util.untrusted import inflate, one_line, parse_json
 
 Json = dict[str, Any]
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_REQUEST = 64 * 1024
 """Characters of a packed request: Ray passes it to the driver in a variable, together with others."""
+_LARGEST_REQUEST = 16 * 1024 * 1024
 _LONGEST_LINE = 16 * 1024 * 1024
 _TIMEOUT_S = 30.0
 _END_S = 60.0
@@ -195,8 +198,26 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
     # ---- state -----------------------------------------------------------------------------------------------
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        jobs = self._jobs([*app_ids])
-        return {app_id: self._response(job, *self._events(job)) if job else None for app_id, job in jobs.items()}
+        found, damaged = self._described(self._jobs([*app_ids]))
+        if damaged:
+            raise AppUnavailableError(next(iter(damaged.values())), texts=damaged)
+        return found
+
+    def _described(self, jobs: Mapping[str, Any]) -> tuple[dict[str, DescribeAppResponse | None], dict[str, str]]:
+        """Return the response of each app, and the error of each app whose record or log is damaged."""
+        found: dict[str, DescribeAppResponse | None] = {}
+        damaged: dict[str, str] = {}
+        for app_id, job in jobs.items():
+            try:
+                found[app_id] = self._response(job, *self._events(job)) if job else None
+            except AppUnavailableError as error:
+                damaged[app_id] = str(error)
+            except LaunchError:
+                raise
+            except Exception as error:  # noqa: BLE001 - any user of the cluster may have written them
+                text = one_line(str(error), 200)
+                damaged[app_id] = f"app {app_id!r} is damaged ({type(error).__name__}: {text}); delete it"
+        return found, damaged
 
     def _jobs(self, app_ids: builtins.list[str] | None = None) -> dict[str, Any]:
         """Return the jobs of these apps, with None for those that Ray does not list; all apps without ids."""
@@ -265,13 +286,15 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         rows = []
-        for app_id, job in self._jobs().items():
-            app = _request_of(job)["app"]
-            found = self._response(job, *self._events(job))
-            owner = owner_of(app.get("metadata") or {})
-            created = job.start_time / 1000
-            rows.append(ListAppResponse(app_id, found.state, name=app["name"], owner=owner, created_at=created))
-        return rows
+        jobs = self._jobs()
+        found, damaged = self._described(jobs)
+        for app_id, response in found.items():
+            if response is not None:
+                name = str(_request_of(jobs[app_id])["app"].get("name", ""))
+                row = ListAppResponse(app_id, response.state, name=name, owner=owner_of(response.metadata))
+                row.created_at = jobs[app_id].start_time / 1000 if jobs[app_id].start_time else None
+                rows.append(row)
+        return [*rows, *(ListAppResponse(app_id, AppState.UNKNOWN) for app_id in damaged)]
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Json] | None:
         job = self._jobs([app_id])[app_id]
@@ -402,12 +425,15 @@ def _packed(request: Json) -> str:
 
 
 def _request_of(job: Any) -> Json:
-    """Return the request of a job; empty if the job is not an app."""
+    """Return the request of a job; empty if the job is not an app, or not one that this launcher has submitted."""
     packed = ((job.runtime_env or {}).get("env_vars") or {}).get("LAUNCH_REQUEST")
     if job.submission_id is None or not packed:
         return {}
-    found: Json = json.loads(zlib.decompress(base64.b64decode(packed)))
-    return found
+    try:
+        found = parse_json(inflate(base64.b64decode(str(packed)), _LARGEST_REQUEST), _LARGEST_REQUEST)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _shown(request: Json) -> str:

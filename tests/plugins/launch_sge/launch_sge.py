@@ -3,6 +3,7 @@
 import math
 import os
 import pwd
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +20,7 @@ from airflow_provider_launch.schedulers.queue import (
 )
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _UNAVAILABLE = ["commlib error", "unable to send message to qmaster", "unable to contact qmaster"]
 
 
@@ -70,7 +72,9 @@ class SgeScheduler(QueueScheduler):
 
     def job_statuses(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         found = {}
-        for job in ET.fromstring(self._run("qstat", "-xml", "-u", _user())).iter("job_list"):
+        # A name may have characters that no XML has, which would hide all jobs.
+        text = _NO_XML.sub("?", self._run("qstat", "-xml", "-u", _user()))
+        for job in ET.fromstring(text).iter("job_list"):
             job_id = job.findtext("JB_job_number", "")
             if job_id in job_ids:
                 found[job_id] = _status(job.findtext("state", ""))
