@@ -28,7 +28,7 @@ MODULES = (
 """With their own imports they are all modules that a step on local processes needs; none imports a client library."""
 
 
-class LaunchPlugin(AirflowPlugin):  # type: ignore[misc]  # its class depends on the version of Airflow
+class LaunchPlugin(AirflowPlugin):
     """The plug-in, which adds nothing to Airflow."""
 
     name = "launch"
