@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     )
     from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined] # not in its list
     from airflow.sdk.observability.stats import Stats
+    from airflow.sdk.plugins_manager import AirflowPlugin
 
 # So that type checkers take the names above as parts of this module.
 __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowPlugin",
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "AirflowTaskTimeout",
@@ -98,6 +100,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "AirflowTaskTimeout": _EXCEPTIONS,
     "TaskDeferred": _EXCEPTIONS,
     "Stats": ("airflow.sdk.observability.stats", "airflow.stats"),
+    "AirflowPlugin": ("airflow.sdk.plugins_manager", "airflow.plugins_manager"),
 }
 """Name to the modules that may have it: the first one is that of the newest Airflow."""
 

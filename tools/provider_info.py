@@ -29,10 +29,7 @@ def provider_info() -> dict[str, Any]:
             {"name": name, "class-name": f"{_PACKAGE}.decorators.{path}", "path": f"{_PACKAGE}.decorators.{path}"}
             for name, path in _DECORATORS.items()
         ],
-        "extra-links": [
-            *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
-            f"{_PACKAGE}.pipelines.links.AttemptsLink",
-        ],
+        "extra-links": [f"{_PACKAGE}.links.launch.{name}" for name in _LINKS],
         "cli": [f"{_PACKAGE}.cli.provider.get_launch_commands"],
         "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],
         "config": _CONFIG,

@@ -290,6 +290,8 @@ class Attempt:
         if self._store is not None:
             # An error in saving must not fail the task.
             with contextlib.suppress(Exception):
+                if self._kept is None and self._ti.try_number == 1:
+                    self._kept = []  # nothing is stored before the first try, and what reads its folder has read
                 kept: Any = appended(self._stored(), self.record.to_json())
                 self._store.set(KEY, kept)
                 self._kept = kept

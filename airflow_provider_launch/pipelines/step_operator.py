@@ -11,7 +11,6 @@ from airflow.sdk import Variable
 from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
-from airflow_provider_launch.pipelines.links import AttemptsLink
 
 if TYPE_CHECKING:
     import jinja2
@@ -52,7 +51,6 @@ class StepOperator(LaunchAppOperator):
     # Without `app`, which is built when the task runs.
     template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id", "request")
     template_fields_renderers: ClassVar[dict[str, str]] = {"command": "bash", "env": "json", "cfg": "json"}
-    operator_extra_links = (*LaunchAppOperator.operator_extra_links, AttemptsLink())  # type: ignore[assignment]  # one more
 
     def __init__(
         self,

@@ -67,9 +67,6 @@ class PipelineRun(Run):
         found = self._ask("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/attempt")["value"]
         return json.loads(found) if isinstance(found, str) else found
 
-    def links(self, task_id: str) -> dict[str, str | None]:
-        return self._ask("GET", f"{self._path}/taskInstances/{task_id}/links")["extra_links"]
-
     def log_of(self, task_id: str) -> list[str]:
         headers = {"accept": "application/json"}
         answer = self._ask("GET", f"{self._path}/taskInstances/{task_id}/logs/1", headers=headers)
@@ -155,7 +152,6 @@ def test_succeeded_steps_stay_when_a_failed_step_is_cleared(live: Live, engine: 
     code = {one["type"]: one for one in run.attempt("create")["code"]}
     assert code["dag"]["message"] == "bundle dags-folder"
     assert engine == "local" or (code["image"]["dependable"], "sha256:" in code["image"]["identifier"]) == (True, True)
-    assert run.links("create")["Attempt"].endswith(f"/runs/{run.run_id}/tasks/create/xcom")
     last_line = next(text for text in reversed(run.log_of("create")) if "on " in text and "SUCCEEDED; code:" in text)
     assert code["app"]["identifier"][:19] in last_line
     run.remove_apps()
