@@ -133,5 +133,7 @@ def example_of(name: str, schema: dict[str, Any]) -> Any:
     if kind == "object":
         return {"key": "a value"}
     if kind == "array":
-        return ["one", "two"] if schema.get("items", {}).get("type") == "string" else [{"key": "a value"}]
+        examples = {"string": ["one", "two"], "object": [{"key": "a value"}]}
+        types = schema["items"]["type"]
+        return [value for each in ([types] if isinstance(types, str) else types) for value in examples[each]]
     return f"text of {name}"
