@@ -93,6 +93,8 @@ class Form:
     def save(self) -> None:
         """Save, and wait until the dialog has closed."""
         self.dialog.get_by_role("button", name="Save").click()
+        # Airflow's message appears here, above the buttons of some row, and stays as long as the pointer is over it.
+        self._page.mouse.move(0, 0)
         self.dialog.wait_for(state="detached")
 
     def close(self) -> None:
