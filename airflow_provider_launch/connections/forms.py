@@ -100,6 +100,10 @@ def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     for choice in schema.get("anyOf", ()):
         if choice.get("type") != "null":
             flat.update(choice)
+    choices = flat.get("items", {}).get("anyOf")
+    if choices is not None:
+        # Airflow treats items without a type as texts, one per line: an object would become the text of an object.
+        flat["items"] = {"type": [choice["type"] for choice in choices]}
     kind = flat.get("type", "string")
     if kind == "boolean" and schema.get("default") is not False:
         # A switch has only two positions: it would show "off" for an unset option whose default is on.

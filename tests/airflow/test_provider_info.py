@@ -129,6 +129,23 @@ def test_each_field_can_be_shown_and_left_empty(conn_type) -> None:
 
 
 @pytest.mark.parametrize("conn_type", TYPES)
+def test_each_list_declares_the_types_of_its_items(conn_type) -> None:
+    """Without them Airflow shows one text per line, and stores objects as texts."""
+    for name, field in TYPES[conn_type]["conn-fields"].items():
+        if "array" in field["schema"]["type"]:
+            types = field["schema"]["items"]["type"]
+            assert {*([types] if isinstance(types, str) else types)} <= {"string", "object"}, name
+
+
+def test_a_list_of_names_or_objects_is_edited_as_json() -> None:
+    """A list of texts gets one per line; Airflow edits every other list as JSON."""
+    fields = TYPES["launch_kubernetes"]["conn-fields"]
+
+    assert fields["image_pull_secrets"]["schema"]["items"] == {"type": ["string", "object"]}
+    assert fields["container_logs"]["schema"]["items"] == {"type": "string"}
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
 def test_each_field_explains_itself(conn_type) -> None:
     """Plain text with the name of the option and its default, since forms show neither."""
     for name, field in TYPES[conn_type]["conn-fields"].items():

@@ -93,6 +93,8 @@ class Form:
     def save(self) -> None:
         """Save, and wait until the dialog has closed."""
         self.dialog.get_by_role("button", name="Save").click()
+        # Airflow's message appears here, above the buttons of some row, and stays as long as the pointer is over it.
+        self._page.mouse.move(0, 0)
         self.dialog.wait_for(state="detached")
 
     def close(self) -> None:
@@ -133,5 +135,7 @@ def example_of(name: str, schema: dict[str, Any]) -> Any:
     if kind == "object":
         return {"key": "a value"}
     if kind == "array":
-        return ["one", "two"] if schema.get("items", {}).get("type") == "string" else [{"key": "a value"}]
+        examples = {"string": ["one", "two"], "object": [{"key": "a value"}]}
+        types = schema["items"]["type"]
+        return [value for each in ([types] if isinstance(types, str) else types) for value in examples[each]]
     return f"text of {name}"

@@ -32,11 +32,15 @@ def is_shown(page, text: str) -> None:
     page.get_by_text(text).last.wait_for()
 
 
-def reaches(page, replica: str, number: int) -> None:
-    """Wait for this line of a replica, or a later one: a page has only the lines that fit on the screen."""
-    line = re.compile(rf"\[{re.escape(replica)}\] line (\d+)")
+def numbers(text: str, replica: str) -> list[int]:
+    """Return the numbers of the lines of a replica."""
+    return [int(found) for found in re.findall(rf"\[{re.escape(replica)}\] line (\d+)", text)]
+
+
+def shows(page, replica: str, after: int = 0) -> None:
+    """Wait for a later line of a replica: a page has only the lines that fit on the screen."""
     # On a busy host a page is painted too seldom for a wait within the page.
-    until(lambda: any(int(found) >= number for found in line.findall(page.locator("body").inner_text())), 120, 0.25)
+    until(lambda: any(n > after for n in numbers(page.locator("body").inner_text(), replica)), 120, 0.25)
 
 
 @pytest.fixture
@@ -71,7 +75,9 @@ def test_a_log_is_read_while_the_app_runs_and_a_mark_as_failed_ends_it(airflow, 
     run = start(mode)
     run.wait({state}, 120)
     open_log(page, run)
-    reaches(page, "main/1", 20)
+    shows(page, "main/1")
+    # The page gets what is written after it was loaded.
+    shows(page, "main/1", after=max(numbers("\n".join(run.log(1)), "main/1")))
     picture(f"log-{state}")
     assert run.task()["state"] == state
     assert running_apps(airflow, run)
@@ -89,14 +95,14 @@ def test_a_task_that_is_cleared_runs_again(airflow, page, start, mode, state) ->
     run.wait({state}, 120)
     before = {*running_apps(airflow, run)}
     open_log(page, run)
-    reaches(page, "main/0", 10)
+    shows(page, "main/0")
     page.get_by_role("button", name="Press shift+c to clear").click()
     confirm(page)
     run.wait({state}, 180, try_number=2)
 
     until(lambda: running_apps(airflow, run) and not before & {*running_apps(airflow, run)}, 90)
     open_log(page, run)
-    reaches(page, "main/0", 5)
+    shows(page, "main/0")
 
 
 def test_the_demo_is_triggered_and_shows_its_lines(airflow, page, picture) -> None:

@@ -63,9 +63,7 @@ class _RunOpts(StructuredOpts):
     pull: Literal["missing", "always", "never"] = "missing"
     """When nodes pull the image: if they lack it, for each pod, or never."""
 
-    image_pull_secrets: Optional[list[Union[str, dict[str, str]]]] = field(
-        default=None, metadata={"json_schema": {"items": {"type": "string"}}}
-    )
+    image_pull_secrets: Optional[list[Union[str, dict[str, str]]]] = None
     """Names of the secrets with which nodes pull images, or objects with the field `name`."""
 
     copy_env: Optional[list[str]] = None
