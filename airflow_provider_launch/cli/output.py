@@ -72,7 +72,7 @@ class Output:
 
         Args:
             key: the replica, as `role/k`.
-            label: who wrote the line: the replica, or a container of it.
+            label: the writer of the line: the replica, or one of its containers.
             text: the line, without its line feed.
             to: stdout or stderr. None: stdout.
         """

@@ -87,8 +87,8 @@ def role_app(
     """Return the app of a function, still without the function.
 
     Args:
-        name: of the function.
-        image: of the replicas; this and the following arguments are those of `Role`.
+        name: the name of the function.
+        image: the image of the replicas; this and the following arguments are those of `Role`.
         python: the interpreter in the image.
         num_replicas: number of replicas.
         resource: the resources of a replica.

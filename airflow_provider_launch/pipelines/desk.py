@@ -71,7 +71,7 @@ class DeskRun:
 
     Args:
         model: the pipeline.
-        folder: of the run; the steps in its `state.json` are not run again.
+        folder: the folder of the run; the steps in its `state.json` are not run again.
         show: called with each line.
     """
 
@@ -114,8 +114,8 @@ class DeskRun:
 
         Args:
             graph: the steps.
-            prefix: of the task ids.
-            key: of the steps in the state of the run: as the prefix, with the numbers of elements.
+            prefix: the prefix of the task ids.
+            key: the prefix of the steps in the state of the run; it also has the numbers of elements.
             state: before the graph; after it, that at its end.
         """
         name = graph.start_at

@@ -154,7 +154,7 @@ class Scheduler(abc.ABC, Generic[T]):
         Changes the caller's app: sets `workspace` and the built `image` in its first role. No other method changes it.
 
         Args:
-            app: what to launch.
+            app: the app to launch.
             cfg: option name to value.
             workspace: directories to mirror into the first role; text is parsed by `Workspace.from_str`.
 
@@ -176,7 +176,7 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return the request that `schedule` would send, without any I/O.
 
         Args:
-            app: what to launch; not changed.
+            app: the app to launch; not changed.
             cfg: option name to value; resolved against `run_opts()`.
             app_id: the id of the app. None: a new unique id.
 

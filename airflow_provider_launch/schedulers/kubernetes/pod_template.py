@@ -116,8 +116,8 @@ def on_template(template: Mapping[str, Any], ours: Mapping[str, Any], defaults: 
 
     Args:
         template: a part of the template; not changed.
-        ours: what the role and its options ask for.
-        defaults: what a role without options would have; the template overrides these values.
+        ours: the part that role and options ask for.
+        defaults: the part that a role without options would have; the template overrides it.
     """
     result = copy.deepcopy(dict(template))
     for name, value in ours.items():
