@@ -76,6 +76,11 @@ class Attempt:
         return "" if self._record is None else self._record.app_id
 
     @property
+    def handle(self) -> str:
+        """The handle of the current app; empty if there is none yet."""
+        return "" if self._record is None else self._handle_of(self._record)
+
+    @property
     def since(self) -> float | None:
         """Epoch seconds of the first submission of the current app; None if unknown."""
         return (self._record.since or None) if self._record is not None else None

@@ -28,7 +28,7 @@ from airflow_provider_launch._task.task_run import TaskRun
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_request_link
 from airflow_provider_launch.operators._attempt import Attempt
-from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
+from airflow_provider_launch.operators._own_state import cancel_if_over, cancel_if_refused
 from airflow_provider_launch.operators._request import launch_app, launch_options
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _DEFER_AFTER_S = 10.0
+_ENDED = (AppStatusError, AirflowSkipException)
+"""Errors of a task whose app has ended."""
 
 
 class OperatorRun(TaskRun):
@@ -162,7 +164,7 @@ class OperatorRun(TaskRun):
         try:
             response, tails = self._follow(handle, progress)
             value = self._conclude(handle, response, tails)
-        except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
+        except (*_ENDED, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result is unreadable, so the next try polls it.
             self._attempt.close(error)
             self._remove_ended(error)
@@ -331,6 +333,13 @@ class OperatorRun(TaskRun):
             self._attempt.cancel_killed()
         elif isinstance(error, AppNotStartedError):
             self._attempt.cancel_not_started(error)
+        elif self._may_leave_app(error):
+            cancel_if_over(self._ti, self._attempt.handle, self._hook, self._log)
+
+    def _may_leave_app(self, error: BaseException) -> bool:
+        """Return whether the app may run on after this error although it belongs to the task."""
+        is_ended = self._attempt.has_succeeded or isinstance(error, (*_ENDED, UnknownOutcomeError))
+        return bool(self._attempt.app_id) and not is_ended and self._op.wait and self._op.follow_options.may_cancel
 
     # ---- secrets and links -----------------------------------------------------------------------------------
 

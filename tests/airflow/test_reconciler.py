@@ -366,6 +366,8 @@ class Airflow(FakeExecutionApi):
         super().__init__()
         self.variables: dict[str, str] = {}
         self.state = state
+        self.refused: int | None = None
+        """With this status the server refuses XComs."""
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         parts = request.url.path.strip("/").split("/")
@@ -376,9 +378,11 @@ class Airflow(FakeExecutionApi):
             case "PUT", "variables", name:
                 self.variables[name] = body["val"]
                 return httpx.Response(201, json={})
-            case "PATCH", "task-instances", _, "state" if self.state != "running":
+            case "PATCH", "task-instances", _, "state" if self.state != "running" and body["state"] == "deferred":
                 detail = {"reason": "invalid_state", "message": "not running", "previous_state": self.state}
                 return httpx.Response(409, json={"detail": detail})
+            case "POST", "xcoms", *_ if self.refused:
+                return httpx.Response(self.refused, json={"detail": "DAG run not found"})
             case "GET", "task-instances", "states":
                 return httpx.Response(200, json={"task_states": {"test_run": {"t": self.state}}})
         return super()._answer(request)
@@ -514,6 +518,48 @@ def test_a_refused_deferral_leaves_an_app_that_is_to_stay(engine: FakeEngine, ai
     engine.on_scheduled = lambda app_id: setattr(airflow, "state", "failed")
 
     run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=True, on_kill="leave"), airflow)
+
+    assert len(alive(engine)) == 1
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("state", ["failed", "success", "removed", "restarting", GONE])
+def test_a_task_that_can_store_nothing_cancels_its_app_if_it_is_over(
+    engine: FakeEngine, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, state: str, deferrable: bool
+) -> None:
+    """Airflow refuses the XComs of a task whose run was deleted while it launched: this try fails, and none follows."""
+    if state == GONE:
+        message = "The DagRun with run_id: 'test_run' was not found"
+        # The supervisor turns refusals of the server into such errors, but not the one of the tests.
+        answer_with(monkeypatch, {}, run=refusal(404, {"detail": {"reason": "not_found", "message": message}}))
+
+    def end(_: str) -> None:
+        airflow.state, airflow.refused = state, 404
+
+    engine.on_scheduled = end
+    ran = run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=deferrable), airflow)
+
+    assert alive(engine) == []
+    assert ran.logged("is cancelled")
+
+
+@pytest.mark.parametrize(
+    ("state", "arguments"),
+    [
+        ("running", {}), ("up_for_retry", {}), ("scheduled", {}), ("failed", {"on_kill": "leave"}),
+        ("failed", {"wait": False}),
+    ],
+)  # fmt: skip
+def test_a_task_that_can_store_nothing_keeps_its_app_otherwise(
+    engine: FakeEngine, airflow: Airflow, state: str, arguments: dict[str, Any]
+) -> None:
+    """Its next try continues with the app."""
+
+    def end(_: str) -> None:
+        airflow.state, airflow.refused = state, 500
+
+    engine.on_scheduled = end
+    run_task(launch(sh("sleep 60"), launch_conn_id="cluster", **arguments), airflow)
 
     assert len(alive(engine)) == 1
 

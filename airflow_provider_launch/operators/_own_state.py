@@ -1,4 +1,4 @@
-"""Cancels the app of a task if Airflow refuses to defer the task, because then no trigger follows the app."""
+"""Asks for the state of the own task when it stops unexpectedly, and cancels its app if nothing follows it any more."""
 
 from __future__ import annotations
 
@@ -32,10 +32,21 @@ def cancel_if_refused(ti: Any, handle: str, hook: LaunchHook, log: Any) -> None:
                 manager.pm.unregister(self)
                 with contextlib.suppress(Exception):  # on an error the reconciler finds the app
                     if reason := _reason_for_end(ti):
-                        _cancel(reason, handle, hook, log)
+                        _cancel(f"{reason}, so its deferral was refused", handle, hook, log)
 
         manager = get_listener_manager()
         manager.add_listener(Listener())  # type: ignore[no-untyped-call]  # Airflow has no type here
+
+
+def cancel_if_over(ti: Any, handle: str, hook: LaunchHook, log: Any) -> None:
+    """Cancel the app of a task that has failed while the app runs, if the task is over or cleared, or its run deleted.
+
+    Airflow refuses every request of such a task, so the task fails with an error that looks like any other. Its
+    reconciler may not have seen a run that is deleted seconds after its start.
+    """
+    with contextlib.suppress(Exception):  # on an error the reconciler finds the app
+        if reason := _reason_for_end(ti):
+            _cancel(reason, handle, hook, log)
 
 
 def _reason_for_end(ti: Any) -> str:
@@ -50,7 +61,8 @@ def _reason_for_end(ti: Any) -> str:
     state = states[task]
     if state in OVER or state == GONE:
         return f"the task is {state}"
-    return "the task was cleared" if was_cleared(ti, state) else ""
+    # Only a clear makes this state, and this is the process that it ends.
+    return "the task was cleared" if state == "restarting" or was_cleared(ti, state) else ""
 
 
 def _cancel(reason: str, handle: str, hook: LaunchHook, log: Any) -> None:
@@ -61,7 +73,7 @@ def _cancel(reason: str, handle: str, hook: LaunchHook, log: Any) -> None:
         text = "%s, but %s could not be cancelled: %s; cancel it, or it runs to its end"
         log.error(text, reason, handle, error)  # noqa: TRY400 - the text is enough
     else:
-        log.warning("%s, so its deferral was refused; %s is cancelled", reason, handle)
+        log.warning("%s; %s is cancelled", reason, handle)
         metrics.count_cancelled(hook.options.backend)
     finally:
         scheduler.close()
