@@ -24,7 +24,9 @@ def driver(install: Callable[[str], Path]) -> Path:
     return install("launch_ray") / "launch_ray_driver.py"
 
 
-def start(driver: Path, folder: Path, *argv: str, grace_s: float = 30.0) -> subprocess.Popen[bytes]:
+def start(
+    driver: Path, folder: Path, *argv: str, grace_s: float = 30.0, gives_result: bool = True
+) -> subprocess.Popen[bytes]:
     replica = {"argv": argv, "env": {"LAUNCH_ROLE": "main"}, "cwd": str(folder), "log": f"{folder}/log"}
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", driver.read_text(), "guard"],
@@ -32,7 +34,7 @@ def start(driver: Path, folder: Path, *argv: str, grace_s: float = 30.0) -> subp
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    send(guard, json.dumps({**replica, "grace_s": grace_s}).encode() + b"\n")
+    send(guard, json.dumps({**replica, "grace_s": grace_s, "gives_result": gives_result}).encode() + b"\n")
     return guard
 
 
@@ -73,6 +75,12 @@ def test_the_exit_code_the_output_and_the_result_are_reported(driver, tmp_path) 
     assert found == {"exit_code": 3, "result": base64.b64encode(b"[1]").decode(), "result_size": 3}
     assert (tmp_path / "log.stdout.0").read_text() == "out\n"
     assert (tmp_path / "log.stderr.0").read_text() == "err\n"
+
+
+def test_only_a_replica_of_the_first_role_finds_where_to_write_a_result(driver, tmp_path) -> None:
+    found = ended(start(driver, tmp_path, "sh", "-c", 'test -z "$LAUNCH_RESULT_PATH"', gives_result=False))
+
+    assert found == {"exit_code": 0}
 
 
 def test_a_program_that_does_not_exist_has_exit_code_127(driver, tmp_path) -> None:

@@ -150,7 +150,11 @@ class RayScheduler(Scheduler[Mapping[str, Any]]):
             "runtime_env": cfg.get("runtime_env"),
             "time_limit_s": cfg.get("time_limit_s"),
             "grace_s": cfg["grace_s"],
-            "replicas": [_replica(role, k, chosen) for role in app.roles for k in range(role.num_replicas)],
+            "replicas": [
+                {**_replica(role, k, chosen), "gives_result": role is app.roles[0]}
+                for role in app.roles
+                for k in range(role.num_replicas)
+            ],
         }
         if (size := len(_packed(request))) > _LONGEST_REQUEST:
             raise InvalidAppError(

@@ -220,7 +220,9 @@ class Guard:
         with tempfile.TemporaryDirectory(prefix="launch-ray-") as folder:
             path = f"{folder}/result"
             env = {name: value for name, value in os.environ.items() if name not in OWN}
-            env |= {**self.replica["env"], "LAUNCH_RESULT_PATH": path}
+            env |= self.replica["env"]
+            if self.replica["gives_result"]:
+                env["LAUNCH_RESULT_PATH"] = path
             try:
                 child = subprocess.Popen(
                     self.replica["argv"],
