@@ -25,6 +25,7 @@ SEED = "LAUNCH_CONTRACT_SEED"
 
 _CUTS = often(40, 200)
 _FEW_CUTS = 30
+_FIRST_CUTS = 5
 _PAUSE_S = 0.03
 _DIES = 0.2
 
@@ -112,6 +113,16 @@ class _Reader:
         assert len(self.texts) == 2 * count + 1
 
 
+def _of_writer(apps: Apps) -> _Reader:
+    """Launch the writer, and return its reader, which has already read while the writer started."""
+    app_id = apps.start(apps.sh(_WRITER))
+    reader = _Reader(apps, app_id)
+    reader.cut(_FIRST_CUTS)
+    # A slow engine would spend all cuts on an app that waits, and a writer that is cancelled then has no last line.
+    apps.until_written(app_id, "out 1")
+    return reader
+
+
 def _texts(chunk: LogChunk) -> list[str]:
     return [line.text for line in chunk.lines]
 
@@ -121,7 +132,7 @@ class CursorTests(ContractBase):
 
     def test_nothing_is_lost_or_repeated_at_many_cuts(self, apps: Apps) -> None:
         """Tasks defer, triggerers restart, workers die: each reader continues from the last stored cursor."""
-        reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+        reader = _of_writer(apps)
         reader.cut(_CUTS)
         reader.finish()
 
@@ -129,7 +140,7 @@ class CursorTests(ContractBase):
 
     def test_a_cursor_is_good_in_another_process(self, apps: Apps, other_process: OtherProcess) -> None:
         """Worker and triggerer read in turns; each cut is between two processes."""
-        reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+        reader = _of_writer(apps)
         reader.cut(_CUTS, reader.here, reader.there(other_process))
         reader.finish()
 
@@ -141,7 +152,7 @@ class CursorTests(ContractBase):
         if (clock := apps.engine.clock(offset_s)) is None:
             pytest.skip("the clock of the engine cannot be shifted")
         with clock:
-            reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+            reader = _of_writer(apps)
             reader.cut(_CUTS, reader.here, reader.there(other_process))
             reader.finish()
 
@@ -152,7 +163,7 @@ class CursorTests(ContractBase):
         if (clock := apps.engine.clock(0.0)) is None:
             pytest.skip("the clock of the engine cannot be shifted")
         with clock as step:
-            reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+            reader = _of_writer(apps)
             reader.cut(_FEW_CUTS)
             step(-1.0)
             # Only a few of the dying readers have read lines: read often, so that a loss is always found.
