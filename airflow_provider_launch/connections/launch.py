@@ -21,6 +21,7 @@ from airflow_provider_launch.connections.plugin_types import plugin_scheduler, p
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories, get_scheduler_factories
 from airflow_provider_launch.schedulers.backends import BACKENDS
+from airflow_provider_launch.schedulers.structured_opts import checked_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
@@ -118,17 +119,18 @@ class LaunchConnection:
             if scheduler is not None:
                 return typed_plugin_options(extras, scheduler)
             options = plugin_options(extras)
-            # It may also name a built-in scheduler.
-            self._refuse_programs(options.params)
+            if (named := BACKENDS.get(options.backend)) is not None:
+                self._refuse_programs(checked_options(named.connection_options()).registered(options.params))
             return options
         info = BACKENDS[self.backend]
+        # By registered name, because `kubeconfigSecret` and `sshConnId` are options, too.
+        extras = checked_options(info.connection_options()).registered(extras)
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
 
             refuse_extras_of_aws(extras)
-        else:
-            self._refuse_programs(extras)
+        self._refuse_programs(extras)
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
         identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
         if params.get("aws_conn_id"):

@@ -59,6 +59,25 @@ def test_a_kubeconfig_in_the_connection_may_not_start_programs() -> None:
         params("launch_kubernetes", own, extra={"kubernetes_conn_id": "own"})
 
 
+@pytest.mark.parametrize("name", ["kubeconfig_secret", "kubeconfigSecret"])
+@pytest.mark.parametrize("is_named", [False, True], ids=["type of the engine", "scheduler by name"])
+def test_no_spelling_of_a_kubeconfig_may_start_programs(name: str, is_named: bool) -> None:
+    user = {"name": "u", "user": {"exec": {"command": "sh"}}}
+    extra: dict[str, Any] = {name: json.dumps({**KUBECONFIG, "users": [user]})}
+    with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
+        if is_named:
+            params("launch", extra={"scheduler": "kubernetes", "params": extra})
+        else:
+            params("launch_kubernetes", extra=extra)
+
+
+def test_any_spelling_names_another_connection() -> None:
+    """Without its host, the commands of Slurm would run on the worker."""
+    own = Definition("own", "ssh", None, {"host": "h", "login": "me"})
+
+    assert params("launch_slurm", own, extra={"sshConnId": "own"})["ssh_host"] == "h"
+
+
 def test_a_docker_connection_is_the_login_of_a_registry() -> None:
     fields = {"host": "registry.example", "port": 5000, "login": "me", "password": "pw"}
     found = params("docker", extra={"email": "a@b.c", "reauth": False}, **fields)
