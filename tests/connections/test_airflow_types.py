@@ -64,11 +64,9 @@ def test_a_kubeconfig_in_the_connection_may_not_start_programs() -> None:
 def test_no_spelling_of_a_kubeconfig_may_start_programs(name: str, is_named: bool) -> None:
     user = {"name": "u", "user": {"exec": {"command": "sh"}}}
     extra: dict[str, Any] = {name: json.dumps({**KUBECONFIG, "users": [user]})}
+    conn_type = "launch" if is_named else "launch_kubernetes"
     with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
-        if is_named:
-            params("launch", extra={"scheduler": "kubernetes", "params": extra})
-        else:
-            params("launch_kubernetes", extra=extra)
+        params(conn_type, extra={"scheduler": "kubernetes", "params": extra} if is_named else extra)
 
 
 def test_any_spelling_names_another_connection() -> None:
