@@ -35,8 +35,10 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     """
     try:
         from hydra import compose, initialize_config_dir
+        from hydra.errors import HydraException
         from hydra.utils import instantiate
         from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
         raise MissingDependencyError(
             "component 'utils.hydra' needs Hydra; install the extra 'hydra' of airflow-provider-launch"
@@ -48,13 +50,16 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
-    with initialize_config_dir(str(directory), version_base=None):
-        config = compose(config_name, overrides=[*overrides])
-    if "app" not in config:
-        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
-    found = config.app
-    resolved = OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
-    app: object = instantiate(_replaced(resolved, "$", _DOLLAR), _convert_="all")
+    try:
+        with initialize_config_dir(str(directory), version_base=None):
+            config = compose(config_name, overrides=[*overrides])
+        if "app" not in config:
+            raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
+        found = config.app
+        resolved = OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+        app: object = instantiate(_replaced(resolved, "$", _DOLLAR), _convert_="all")
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {error}") from error
     if not isinstance(app, AppDef):
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
     _with_macros(app)
