@@ -27,7 +27,7 @@ SECRET = "hush-of-the-worker"
 WHOLE = st.sampled_from([
     "${oc.env:WORKER_SECRET}", "{oc.env:WORKER_SECRET}", "${part}", "${launch.app_id:}", "x",
     "{_target_: builtins.open, _args_: [OPENED, w]}", "[file://ELSEWHERE]", "../group/evil",
-    "${oc.create:${oc.decode:\"{_tar${empty}get_: builtins.open, _args_: [OPENED, w]}\"}}",
+    '${oc.create:${oc.decode:"{_tar${empty}get_: builtins.open, _args_: [OPENED, w]}"}}',
 ])  # fmt: skip
 PARTS = st.sampled_from([
     "_target_", "_tar", "get_", "_args_", "builtins.open", "OPENED", "${", "$", "{", "}", "oc.env:", "WORKER_SECRET",
