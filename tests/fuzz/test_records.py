@@ -121,7 +121,6 @@ STATE = {
 
 @fuzzed
 @given(DOCUMENTS | st.dictionaries(st.sampled_from(["LAUNCH_PORT_MAIN_X", "main/0", "shim"]), DOCUMENTS))
-@fuzzed
 def test_files_of_a_supervisor(tmp_path_factory, document):
     """A program may write anything there: an error that ends its app, and no lock beyond the ports and GPUs."""
     root = tmp_path_factory.mktemp("root")
@@ -144,6 +143,7 @@ def test_files_of_a_supervisor(tmp_path_factory, document):
     assert found is None or type(found["shim"]) is int
 
 
+@fuzzed
 @given(changed(STATE))
 def test_states_of_local_apps(ended, document):
     assert STATE.keys() == ended.state.keys()
