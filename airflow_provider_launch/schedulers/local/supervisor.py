@@ -92,11 +92,13 @@ def _supervise(app_dir: str, *, in_job: bool, keeps_deleted: bool = False) -> No
 
 def _end_damaged(app_dir: str, error: Exception) -> None:
     """End an app whose files no supervisor can use: none would enforce its limits, or see that it is cancelled."""
-    import traceback  # here, because it is rarely needed and takes milliseconds
-
-    traceback.print_exception(error)
     processes.kill_all(os.getpid(), signal.SIGKILL)
     processes.kill_marked(f"{processes.MARKER}={app_dir}/".encode())
+    # The log may be on a full disk.
+    with contextlib.suppress(OSError):
+        import traceback  # here, because it is rarely needed and takes milliseconds
+
+        traceback.print_exception(error)
     is_cancelled = os.path.lexists(layout.CANCEL) or os.path.lexists(layout.DELETE)
     state = "CANCELLED" if is_cancelled else "FAILED"
     text = f"its files in {app_dir!r} are damaged ({type(error).__name__}: {str(error)[:200]}), so it was ended"
