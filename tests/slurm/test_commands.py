@@ -222,7 +222,7 @@ def test_the_comment_of_a_job_hides_no_other_job(site, comment, monkeypatch) -> 
     assert [(job.app, job.nonce) for job in jobs] == [("h:one", "nonce"), ("h:two", "nonce")]
 
 
-def test_any_number_of_apps_is_looked_up_in_accounts(site) -> None:
+def test_the_accounts_of_any_number_of_apps_are_read(site) -> None:
     """The kernel refuses an argument of more than 128 KB, so that no app of the connection would have a state."""
     site.command("sacct", 'for arg; do case $arg in --name=*) echo "${arg#--name=}|FAILED|x"; esac; done')
     ids = [f"{n:0100}" for n in range(3000)]
