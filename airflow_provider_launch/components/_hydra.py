@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 
 def _with_macros(value: Any) -> Any:
     """Replace tokens by macros: in place in objects, and in copies of lists and dicts."""
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
         for name in _MACROS:
             value = value.replace(_PLACEHOLDER.format(name), getattr(macros, name))
         return value.replace(_DOLLAR, "$")

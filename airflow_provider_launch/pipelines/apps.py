@@ -9,7 +9,7 @@ import shlex
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,8 @@ class Inputs:
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
     """The folder of a task with a catalog or objects, as the worker sees it."""
+    literals: Collection[str] | None = None
+    """The texts in the file, for components that open files of the worker. None: no parameter has a value of a run."""
     objects: tuple[str, ...] = ()
     """The parameters that are objects, whose files are in the folder."""
 
@@ -277,6 +279,10 @@ def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, f
 def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     function = _component(step.component, folder)
     arguments = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+    if inputs.literals is not None:
+        from airflow_provider_launch.operators._component import check_configs
+
+        check_configs(function, arguments, inputs.literals)
     try:
         app = function(**arguments)
     except TypeError as error:

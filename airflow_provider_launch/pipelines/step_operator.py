@@ -119,6 +119,7 @@ class StepOperator(LaunchAppOperator):
                 inputs = Inputs(
                     parameters=objects.values,
                     objects=tuple(objects.names),
+                    literals=self._literals,
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
 from airflow_provider_launch.specs.finder import get_component
@@ -45,6 +45,7 @@ def test_a_config_gives_an_app_and_overrides_change_it(hydra):
 
     assert app == AppDef("from-config", [role])
     assert type(app.roles[0].args) is list
+    assert type(app.roles[0].retry_policy) is RetryPolicy
     assert hydra("--config_name", "one").roles[0].num_replicas == 2
 
 
