@@ -9,7 +9,7 @@ import shlex
 import stat
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -55,8 +55,8 @@ class Inputs:
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
     """The folder of a task with a catalog or objects, as the worker sees it."""
-    literals: Collection[str] | None = None
-    """The texts in the file, for components that open files of the worker. None: no parameter has a value of a run."""
+    check_arguments: Callable[[Callable[..., Any], Mapping[str, Any]], object] = lambda _component, _given: None
+    """Refuses arguments of a component that let the worker read what an earlier step names."""
     objects: tuple[str, ...] = ()
     """The parameters that are objects, whose files are in the folder."""
 
@@ -279,10 +279,7 @@ def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, f
 def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     function = _component(step.component, folder)
     arguments = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
-    if inputs.literals is not None:
-        from airflow_provider_launch.operators._component import check_configs
-
-        check_configs(function, arguments, inputs.literals)
+    inputs.check_arguments(function, arguments)
     try:
         app = function(**arguments)
     except TypeError as error:

@@ -98,6 +98,7 @@ class StepOperator(LaunchAppOperator):
         """
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
+        from airflow_provider_launch.operators._component import check_configs
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
@@ -119,7 +120,7 @@ class StepOperator(LaunchAppOperator):
                 inputs = Inputs(
                     parameters=objects.values,
                     objects=tuple(objects.names),
-                    literals=self._literals,
+                    check_arguments=lambda component, given: check_configs(component, given, self._literals or ()),
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
