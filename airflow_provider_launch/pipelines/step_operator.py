@@ -98,7 +98,6 @@ class StepOperator(LaunchAppOperator):
         """
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
-        from airflow_provider_launch.operators._component import check_configs
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
@@ -120,7 +119,7 @@ class StepOperator(LaunchAppOperator):
                 inputs = Inputs(
                     parameters=objects.values,
                     objects=tuple(objects.names),
-                    check_arguments=lambda component, given: check_configs(component, given, self._literals or ()),
+                    check_arguments=self._check_configs,
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
@@ -214,6 +213,12 @@ class StepOperator(LaunchAppOperator):
         self._external_values = [values, step.app, step.args, self.env, self.cfg]
         ours = self.place.settings.env, self.place.options
         self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
+
+    def _check_configs(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        # Imported here, because most steps name no component.
+        from airflow_provider_launch.operators._component import check_configs
+
+        check_configs(component, given, self._literals or ())
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""
