@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = ["app_from_config"]
 
-# Hydra resolves a config more than once, and would read the text of a macro as its own interpolation.
+# Hydra resolves a config more than once, and would read a `$` of a macro or of a value as its own interpolation.
 _PLACEHOLDER = "<launch macro {}>"
+_DOLLAR = "<launch dollar>"
 _CODE = "_target_"
 """The key with which a config names the function that is called."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
+_MACRO = re.compile(rf"\$\{{(torchx|launch)\.({'|'.join(_MACROS)}):\}}")
 
 
 def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str]) -> AppDef:
@@ -29,12 +32,14 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     Raises:
         MissingDependencyError: Hydra is not installed.
         InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app; or an override names code
-            or a file outside of the directory.
+            or a file outside of the directory, changes Hydra itself, or has an interpolation that is not a macro.
     """
     try:
         from hydra import compose, initialize_config_dir
+        from hydra.errors import HydraException
         from hydra.utils import instantiate
         from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
         raise MissingDependencyError(
             "component 'utils.hydra' needs Hydra; install the extra 'hydra' of airflow-provider-launch"
@@ -46,11 +51,16 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
-    with initialize_config_dir(str(directory), version_base=None):
-        config = compose(config_name, overrides=[*overrides])
-    if "app" not in config:
-        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
-    app: object = instantiate(config.app, _convert_="all")
+    try:
+        with initialize_config_dir(str(directory), version_base=None):
+            config = compose(config_name, overrides=[*overrides])
+        if "app" not in config:
+            raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
+        found = config.app
+        resolved = OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+        app: object = instantiate(_replaced(resolved, "$", _DOLLAR), _convert_="all")
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {error}") from error
     if not isinstance(app, AppDef):
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
     _with_macros(app)
@@ -58,27 +68,52 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
 
 
 def _refuse_code(config_name: str, overrides: Sequence[str], directory: Path) -> None:
-    """Refuse overrides that name a function to call or another file: an override is data, which a run may choose."""
+    """Refuse overrides that are more than data, because a run may choose them.
+
+    An override could name a function to call or another file, or have an interpolation: `${oc.env:X}` reads a variable
+    of the worker, and `${oc.decode:...}` makes the config of a function from a text.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     if ".." in Path(config_name).parts:
         raise InvalidAppError(f"config_name {config_name!r} is outside of config_dir; name a file in it")
+    parser = OverridesParser.create()
     for override in overrides:
+        shown = f"the override {override[:200]!r}"
         if _CODE in override:
-            raise InvalidAppError(
-                f"the override {override[:200]!r} has {_CODE}, which calls a function here; write it into the config"
-            )
-        group, _, value = override.lstrip("+~").partition("=")
-        if ".." in re.split(r"[^\w.-]", value) and (directory / group.partition("@")[0]).is_dir():
-            raise InvalidAppError(
-                f"the override {override[:200]!r} chooses a file outside of config_dir; name a file in it"
-            )
+            raise InvalidAppError(f"{shown} has {_CODE}, which calls a function here; write it into the config")
+        if "${" in _MACRO.sub("", override):
+            raise InvalidAppError(f"{shown} has an interpolation that is not a macro; write it into the config")
+        try:
+            parsed = parser.parse_override(override)
+        except HydraException as error:
+            raise InvalidAppError(f"{shown} cannot be parsed: {error}") from error
+        group = parsed.key_or_group
+        if any(re.split(r"[./]", name)[0] == "hydra" for name in (group, parsed.package or "")):
+            raise InvalidAppError(f"{shown} changes Hydra itself; write it into the config")
+        value = override.partition("=")[2]
+        if ".." in re.split(r"[^\w.-]", value) and (directory / group).is_dir():
+            raise InvalidAppError(f"{shown} chooses a file outside of config_dir; name a file in it")
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """Return the document with another text in place of `old`."""
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [_replaced(item, old, new) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
+    return value
 
 
 def _with_macros(value: Any) -> Any:
     """Replace tokens by macros: in place in objects, and in copies of lists and dicts."""
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
         for name in _MACROS:
             value = value.replace(_PLACEHOLDER.format(name), getattr(macros, name))
-        return value
+        return value.replace(_DOLLAR, "$")
     if isinstance(value, (list, tuple)):
         return type(value)(_with_macros(item) for item in value)
     if isinstance(value, dict):

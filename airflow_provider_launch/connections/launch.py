@@ -19,8 +19,13 @@ from airflow_provider_launch.connections.extras import (
 )
 from airflow_provider_launch.connections.plugin_types import plugin_scheduler, plugin_types
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.schedulers import get_builtin_scheduler_factories, get_scheduler_factories
+from airflow_provider_launch.schedulers import (
+    SCHEDULER_ALIASES,
+    get_builtin_scheduler_factories,
+    get_scheduler_factories,
+)
 from airflow_provider_launch.schedulers.backends import BACKENDS
+from airflow_provider_launch.schedulers.structured_opts import checked_options
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
@@ -118,17 +123,18 @@ class LaunchConnection:
             if scheduler is not None:
                 return typed_plugin_options(extras, scheduler)
             options = plugin_options(extras)
-            # It may also name a built-in scheduler.
-            self._refuse_programs(options.params)
+            if (named := BACKENDS.get(options.backend)) is not None:
+                self._refuse_programs(checked_options(named.connection_options()).registered(options.params))
             return options
         info = BACKENDS[self.backend]
+        # By registered name, because `kubeconfigSecret` and `sshConnId` are options, too.
+        extras = checked_options(info.connection_options()).registered(extras)
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
 
             refuse_extras_of_aws(extras)
-        else:
-            self._refuse_programs(extras)
+        self._refuse_programs(extras)
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
         identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
         if params.get("aws_conn_id"):
@@ -268,11 +274,20 @@ class LaunchConnection:
             InvalidAppError: names the role.
         """
         for role in app.roles if self.options.locked else ():
-            if role.metadata.get(self.options.backend):
-                raise InvalidAppError(
-                    f"role {role.name!r} has an overlay for {self.options.backend!r} in its metadata, which could "
-                    f"override options that connection {self.conn_id!r} locks; leave it out"
-                )
+            for name in _overlay_names(self.options.backend):
+                if role.metadata.get(name):
+                    raise InvalidAppError(
+                        f"role {role.name!r} has an overlay for {name!r} in its metadata, which could override "
+                        f"options that connection {self.conn_id!r} locks; leave it out"
+                    )
+
+
+def _overlay_names(backend: str) -> tuple[str, ...]:
+    """Return the names under which a role may have overlays that this scheduler applies."""
+    if backend in BACKENDS:
+        return (backend,)
+    # `local_docker` applies those of `docker`, and a plug-in may extend any built-in scheduler.
+    return (backend, SCHEDULER_ALIASES[backend]) if backend in SCHEDULER_ALIASES else (backend, *BACKENDS)
 
 
 def _limited(factory: SchedulerFactory, limit_s: float) -> SchedulerFactory:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_launch.util.untrusted import MOST_CHARS, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -82,7 +84,9 @@ def gap_of_unknown_roles(wanted: Collection[str] | None, response: DescribeAppRe
     if not unknown or not known:
         return None
     names = ", ".join(map(repr, unknown))
-    return LogGap(None, None, f"log_roles names {names}; the roles of the app are {', '.join(map(repr, known))}")
+    # A plug-in may report names that a program has written.
+    there = one_line(", ".join(map(repr, known)), MOST_CHARS)
+    return LogGap(None, None, f"log_roles names {names}; the roles of the app are {there}")
 
 
 @dataclass(frozen=True)

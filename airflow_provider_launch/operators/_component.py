@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,21 +43,35 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
 
 
 def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
-    """Refuse configs of Hydra that a run names, because the worker calls the functions in them.
-
-    Raises:
-        InvalidAppError: directory or name is not written in the DAG file.
-    """
     literals = task._literals  # noqa: SLF001 - part of the operator
-    if literals is None or (function.__module__, function.__name__) != (f"{_BUILTIN}utils", "hydra"):
+    if literals is None or not _is_hydra(function):
         return
     given = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs
     defaults = bound_args(function, {"config_name": ""}, _defaults(task)).kwargs
     # Also as a part of an argument: `--config_dir=conf`.
     written = {*literals, *(text.partition("=")[2] for text in literals if "{" not in text)}
-    for name in ("config_dir", "config_name"):
-        if given[name] != defaults[name]:
-            Sources(written).check(given[name], given[name], f"argument {name} of component 'utils.hydra'")
+    check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, written)
+
+
+def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], written: Collection[str]) -> None:
+    """Refuse configs of Hydra that a run names, because the worker calls the functions in them.
+
+    Args:
+        function: a component.
+        given: its arguments by name.
+        written: the texts in the file of the DAG or pipeline.
+
+    Raises:
+        InvalidAppError: directory or name is not written in the file.
+    """
+    for name in ("config_dir", "config_name") if _is_hydra(function) else ():
+        if name in given:
+            text = str(given[name])
+            Sources(written).check(text, text, f"argument {name} of component 'utils.hydra'")
+
+
+def _is_hydra(function: Callable[..., AppDef]) -> bool:
+    return (function.__module__, function.__name__) == (f"{_BUILTIN}utils", "hydra")
 
 
 def check_component(task: LaunchAppOperator) -> None:

@@ -9,7 +9,7 @@ import shlex
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,8 @@ class Inputs:
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
     """The folder of a task with a catalog or objects, as the worker sees it."""
+    check_arguments: Callable[[Callable[..., Any], Mapping[str, Any]], object] = lambda _component, _given: None
+    """Refuses arguments of a component that let the worker read what an earlier step names."""
     objects: tuple[str, ...] = ()
     """The parameters that are objects, whose files are in the folder."""
 
@@ -277,6 +279,7 @@ def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, f
 def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     function = _component(step.component, folder)
     arguments = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+    inputs.check_arguments(function, arguments)
     try:
         app = function(**arguments)
     except TypeError as error:

@@ -83,7 +83,7 @@ class Earlier:
         if not self.elements_in or not name.startswith(f"{self.elements_in}/"):
             return True
         index = name.removeprefix(f"{self.elements_in}/").partition("/")[0]
-        return not index.isdigit() or int(index) < self.count()
+        return not index.isdecimal() or int(index) < self.count()
 
 
 class RunCatalog:

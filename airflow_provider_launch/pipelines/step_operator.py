@@ -119,6 +119,7 @@ class StepOperator(LaunchAppOperator):
                 inputs = Inputs(
                     parameters=objects.values,
                     objects=tuple(objects.names),
+                    check_arguments=self._check_configs,
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
@@ -212,6 +213,12 @@ class StepOperator(LaunchAppOperator):
         self._external_values = [values, step.app, step.args, self.env, self.cfg]
         ours = self.place.settings.env, self.place.options
         self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
+
+    def _check_configs(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        # Imported here, because most steps name no component.
+        from airflow_provider_launch.operators._component import check_configs
+
+        check_configs(component, given, self._literals or ())
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

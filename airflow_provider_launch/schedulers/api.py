@@ -221,10 +221,12 @@ class Scheduler(abc.ABC, Generic[T]):
         wanted: Any = resolved["time_limit_s"]
         if wanted is None:
             return options.resolve({**given, "time_limit_s": limit_s})
-        if wanted > limit_s:
+        # NaN is above no number, and 0 means no limit to many queues.
+        if not 0 < wanted <= limit_s:
+            text = "is above" if wanted > limit_s else "is not a limit of up to"
             raise InvalidRunConfigException(
-                f"time_limit_s={wanted:g} is above {limit_s:g}, the max_time_limit_s of connection "
-                f"{self.session_name!r}; lower it, or leave it out to get the maximum",
+                f"time_limit_s={wanted:g} {text} {limit_s:g}, the max_time_limit_s of connection "
+                f"{self.session_name!r}; change it, or leave it out to get the maximum",
                 "time_limit_s",
                 given,
             )

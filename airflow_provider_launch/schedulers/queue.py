@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE
+from airflow_provider_launch.schedulers._kit.program_output import exchange
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, StructuredOpts
 from airflow_provider_launch.schedulers.local import bare, layout, processes, status
 from airflow_provider_launch.schedulers.local.options import LocalOpts
@@ -41,7 +42,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.roles import AppDef
-from airflow_provider_launch.util.untrusted import one_line
+from airflow_provider_launch.util.untrusted import UntrustedError, one_line
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,6 +53,8 @@ __all__ = ["JobState", "JobStatus", "QueueConnection", "QueueJob", "QueueOpts", 
 
 T = TypeVar("T")
 _COMMAND_TIMEOUT_S = 60.0
+_ANSWER_BYTES = 128 * 1024 * 1024
+"""Maximum bytes of one answer: the list of a hundred thousand jobs has a tenth of it."""
 _SUBMIT_WAIT_S = 90.0
 """Seconds for which a launcher waits for another one that submits the same app."""
 _SUBMIT_PAUSE_S = 0.05
@@ -566,26 +569,38 @@ def run_command(
 
     Raises:
         MissingDependencyError: the program is not installed.
-        SchedulerUnavailableError: it did not end in time, or its output has a text of `unavailable`.
+        SchedulerUnavailableError: it did not end in time, wrote more than 128 MB, or its output has a text of
+            `unavailable`.
         SchedulerRejectedError: it failed.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**os.environ, **(env or {})},
-            timeout=timeout_s,
-            text=True,
-            errors="replace",
-            check=False,
         )
     except FileNotFoundError as error:
         raise MissingDependencyError(f"{command[0]!r} is not installed on this host; install it") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise SchedulerUnavailableError(f"{command[0]!r} was not answered: {error}; try again later") from error
-    if done.returncode:
-        text = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+    with process:
+        deadline = time.monotonic() + timeout_s
+        try:
+            found = exchange(process, deadline, _ANSWER_BYTES)
+            out, messages = (part.decode(errors="replace").replace("\r\n", "\n") for part in found)
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            raise SchedulerUnavailableError(
+                f"{command[0]!r} has not answered within {timeout_s:g} s; try again later"
+            ) from error
+        except UntrustedError as error:
+            raise SchedulerUnavailableError(f"{command[0]!r} cannot be read: {error}; check the command") from error
+        finally:
+            process.kill()
+    if code:
+        text = (messages or out).strip() or f"exit code {code}"
         kind = SchedulerUnavailableError if any(part in text for part in unavailable) else SchedulerRejectedError
         raise kind(f"{' '.join(command[:2])!r} failed: {text[:500]}; check the queue, or the options of the launch")
-    return done.stdout
+    return out

@@ -160,6 +160,12 @@ class AppFailedError(AppStatusError):
     """The app ended as FAILED or CANCELLED."""
 
 
+_MOST_SHOWN = 500
+
+
 def _shown(key: str, value: object) -> str:
-    """Keep secrets out of error texts, which end up in task logs."""
-    return MASK if is_secret_name(key) else masked_text(repr(value))
+    """Return a value for an error text, which ends up in task logs: without secrets, and not long."""
+    if is_secret_name(key):
+        return MASK
+    text = masked_text(repr(value))
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -15,6 +15,8 @@ TRY = "try_number"
 _MAX_TEXT = 64 * 1024
 _MAX_ID = 250
 """Maximum characters of an id in Airflow; a longer text is not an id, and would make queries too large."""
+_MAX_INDEX = 2**31 - 1
+"""Maximum integer in a column of Airflow's database, which refuses a query with a larger one."""
 DEPLOYMENT = "deployment"
 """Key of the id of the Airflow deployment; other deployments have tasks of the same names."""
 POLICY = "policy"
@@ -78,6 +80,6 @@ def task_of(owner: Mapping[str, str]) -> TaskKey | None:
     if not all(0 < len(name) <= _MAX_ID for name in (dag_id, run_id, task_id)):
         return None
     try:
-        return TaskKey(dag_id, run_id, task_id, parse_int(owner.get("map_index", "-1"), -1))
+        return TaskKey(dag_id, run_id, task_id, parse_int(owner.get("map_index", "-1"), -1, _MAX_INDEX))
     except UntrustedError:
         return None

@@ -9,9 +9,9 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_provider_launch.specs.errors import UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.workspaces import Workspace
 
@@ -26,6 +26,8 @@ DOCKER_IGNORE = ".dockerignore"
 DOCKERFILE = "Dockerfile.torchx"
 """The build file of a workspace image, in the root of the workspace; no pattern leaves it out."""
 _NEVER = frozenset({".", "", DOCKERFILE})
+_IGNORE_BYTES = 64 * 1024
+"""Maximum size of an ignore file, whose patterns are compared with each path of the workspace."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,21 @@ class IgnoreRules:
     def keeps_nothing(self) -> bool:
         """Return whether all left-out files stay left out: no later pattern includes any again."""
         return self.leaves_out and all(leaves_out for _, leaves_out in self.patterns)
+
+
+def ignore_lines(name: str, file: IO[bytes]) -> list[str]:
+    """Return the lines of an ignore file.
+
+    Raises:
+        InvalidAppError: it has more than 64 KB.
+    """
+    data = file.read(_IGNORE_BYTES + 1)
+    if len(data) > _IGNORE_BYTES:
+        raise InvalidAppError(
+            f"{name!r} has more than {_IGNORE_BYTES // 1024} KB; leave out whole directories in it, or copy the files "
+            f"that the app needs into another directory"
+        )
+    return data.decode("utf-8", "surrogateescape").splitlines()
 
 
 T = TypeVar("T")
@@ -181,8 +198,8 @@ def walk_workspace(
     for name in names:
         file = posixpath.join(path, name)
         if fs.exists(file):
-            with fs.open(file, "rt") as lines:
-                rules = IgnoreRules.of(lines)
+            with fs.open(file, "rb") as opened:
+                rules = IgnoreRules.of(ignore_lines(file, opened))
             break
     inside = {".": rules}
     for directory, dirs, files in fs.walk(path, detail=True):

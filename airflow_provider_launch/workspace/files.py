@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.workspace.api import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
+from airflow_provider_launch.workspace.api import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules, ignore_lines
 
 if TYPE_CHECKING:
     import tarfile
@@ -262,12 +262,13 @@ def _content_digest(path: str) -> bytes:
     return result.digest()
 
 
-def _ignore_lines(root: str, names: Sequence[str]) -> Iterator[str]:
+def _ignore_lines(root: str, names: Sequence[str]) -> list[str]:
     for name in names:
         path = Path(root) / name
         if path.is_file():
-            yield from path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            return
+            with path.open("rb") as file:
+                return ignore_lines(str(path), file)
+    return []
 
 
 def _shown_size(size: int) -> str:

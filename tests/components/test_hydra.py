@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
 from airflow_provider_launch.specs.finder import get_component
@@ -31,6 +31,8 @@ app:
 def hydra(tmp_path):
     (tmp_path / "one.yaml").write_text(CONFIG)
     (tmp_path / "none.yaml").write_text("a: 1\n")
+    joined = CONFIG.replace("name: from-config", "name: ${a}${b}")
+    (tmp_path / "joined.yaml").write_text(f"a: x\nb: y\n{joined}")
     (tmp_path / "other.yaml").write_text("app: {_target_: builtins.dict}\n")
     fn = get_component("utils.hydra").fn
     return lambda *arguments: build_app(fn, ["-cd", str(tmp_path), *arguments])
@@ -43,6 +45,7 @@ def test_a_config_gives_an_app_and_overrides_change_it(hydra):
 
     assert app == AppDef("from-config", [role])
     assert type(app.roles[0].args) is list
+    assert type(app.roles[0].retry_policy) is RetryPolicy
     assert hydra("--config_name", "one").roles[0].num_replicas == 2
 
 
@@ -85,6 +88,54 @@ def test_an_override_names_neither_code_nor_another_file(hydra, tmp_path, overri
     with pytest.raises(InvalidAppError, match=r"has _target_, which calls|outside of config_dir"):
         hydra("-cn", "one", override.replace("FILE", str(file)))
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["app.name=${oc.env:WORKER_SECRET}"],
+        ["app.name='\\${oc.env:WORKER_SECRET}'"],
+        ["app.roles.0.args=['a ${oc.env:WORKER_SECRET}']"],
+        ["+part=_tar", "app.name='${oc.create:${oc.decode:\"{${part}get_: builtins.open, _args_: [FILE, w]}\"}}'"],
+        ["hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
+        ["++hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
+        ["hydra/launcher=../../elsewhere/group/evil"],
+    ],
+)
+def test_an_override_is_data(hydra, tmp_path, monkeypatch, overrides):
+    """Interpolations read variables of the worker and make configs of functions; a search path leads to other files."""
+    file, elsewhere = tmp_path / "opened", tmp_path.parent / "elsewhere"
+    (elsewhere / "group").mkdir(parents=True, exist_ok=True)
+    (elsewhere / "group" / "evil.yaml").write_text(
+        f"# @package _global_\napp: {{name: {{_target_: builtins.open, _args_: [{file}, w]}}}}\n"
+    )
+    monkeypatch.setenv("WORKER_SECRET", "hush")
+
+    with pytest.raises(InvalidAppError, match=r"interpolation that is not a macro|changes Hydra itself"):
+        hydra(
+            "-cn", "one", *(each.replace("FILE", str(file)).replace("ELSEWHERE", str(elsewhere)) for each in overrides)
+        )
+    assert not file.exists()
+
+
+def test_an_interpolation_from_parts_stays_text(hydra, monkeypatch):
+    """Hydra resolves a config more than once, so the value of one interpolation could become another."""
+    monkeypatch.setenv("WORKER_SECRET", "hush")
+
+    app = hydra("-cn", "joined", "a=$", "b='{oc.env:WORKER_SECRET}'")
+
+    assert app.name == "${oc.env:WORKER_SECRET}"
+
+
+def test_an_override_may_have_macros_and_variables_of_a_shell(hydra):
+    app = hydra("-cn", "one", "app.roles.0.args=['${torchx.replica_id:} of $HOME $(id)']")
+
+    assert app.roles[0].args == ["${replica_id} of $HOME $(id)"]
+
+
+def test_an_override_that_cannot_be_parsed_is_named(hydra):
+    with pytest.raises(InvalidAppError, match=r"the override 'app.name=\[' cannot be parsed"):
+        hydra("-cn", "one", "app.name=[")
 
 
 def test_a_config_outside_of_the_directory_is_refused(hydra, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_provider_launch.connections.airflow_types import extras_of
 from airflow_provider_launch.connections.definition import Definition, read_definition
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.launch import LaunchConnection
+from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 KUBECONFIG = {"apiVersion": "v1", "kind": "Config", "contexts": [], "clusters": [], "users": []}
@@ -57,6 +59,39 @@ def test_a_kubeconfig_in_the_connection_may_not_start_programs() -> None:
     own = Definition("own", "kubernetes", {"kube_config": {**KUBECONFIG, "users": [user]}})
     with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
         params("launch_kubernetes", own, extra={"kubernetes_conn_id": "own"})
+
+
+@pytest.mark.parametrize("name", ["kubeconfig_secret", "kubeconfigSecret"])
+@pytest.mark.parametrize("is_named", [False, True], ids=["type of the engine", "scheduler by name"])
+def test_no_spelling_of_a_kubeconfig_may_start_programs(name: str, is_named: bool) -> None:
+    user = {"name": "u", "user": {"exec": {"command": "sh"}}}
+    extra: dict[str, Any] = {name: json.dumps({**KUBECONFIG, "users": [user]})}
+    conn_type = "launch" if is_named else "launch_kubernetes"
+    with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
+        params(conn_type, extra={"scheduler": "kubernetes", "params": extra} if is_named else extra)
+
+
+def test_any_spelling_names_another_connection() -> None:
+    """Without its host, the commands of Slurm would run on the worker."""
+    own = Definition("own", "ssh", None, {"host": "h", "login": "me"})
+
+    assert params("launch_slurm", own, extra={"sshConnId": "own"})["ssh_host"] == "h"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "name", "is_refused"),
+    [("local_docker", "docker", True), ("local_docker", "local_docker", True), ("of_a_plug_in", "kubernetes", True),
+     ("docker", "docker", True), ("docker", "kubernetes", False)],
+)  # fmt: skip
+def test_no_overlay_that_a_scheduler_applies_overrides_locked_options(
+    scheduler: str, name: str, is_refused: bool
+) -> None:
+    """`local_docker` applies the overlays of `docker`, as a plug-in may that extends a built-in scheduler."""
+    found = connection("launch", extra={"scheduler": scheduler, "cfg": {"privileged": False}, "locked": ["privileged"]})
+    role = Role("main", "image", metadata={name: {"Container": {"HostConfig": {"Privileged": True}}}})
+    expected = pytest.raises(InvalidAppError, match=f"an overlay for '{name}'") if is_refused else nullcontext()
+    with expected:
+        found.refuse_overlays(AppDef("app", [role]))
 
 
 def test_a_docker_connection_is_the_login_of_a_registry() -> None:

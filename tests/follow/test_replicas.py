@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_launch.follow.events import gap_of_unknown_roles
 from airflow_provider_launch.follow.replicas import standings_of, waiting
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs import AppState, Role
@@ -30,3 +31,6 @@ def test_a_plug_in_that_reports_a_long_name_of_a_role_costs_little() -> None:
     )
 
     assert standings_of(response, None).keys() == {("a", 0)}
+    gap = gap_of_unknown_roles(["b"], response)
+    assert gap is not None
+    assert len(gap.message) < 5000

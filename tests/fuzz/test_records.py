@@ -9,6 +9,8 @@ import base64
 import contextlib
 import copy
 import json
+import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,9 @@ from airflow_provider_launch.schedulers.kubernetes.objects import apps_in
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE
 from airflow_provider_launch.schedulers.kubernetes.record import DamagedError as DamagedJobError
+from airflow_provider_launch.schedulers.local import leases, shim
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
+from airflow_provider_launch.schedulers.local.supervisor import DAMAGE
 from airflow_provider_launch.schedulers.slurm import request as slurm
 from airflow_provider_launch.schedulers.slurm import store
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
@@ -113,6 +117,30 @@ STATE = {
          "end": 2.0, "lost": None, "outside": None}
     ],
 }  # fmt: skip
+
+
+@fuzzed
+@given(DOCUMENTS | st.dictionaries(st.sampled_from(["LAUNCH_PORT_MAIN_X", "main/0", "shim"]), DOCUMENTS))
+def test_files_of_a_supervisor(tmp_path_factory, document):
+    """A program may write anything there: an error that ends its app, and no lock beyond the ports and GPUs."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "app").mkdir()
+    roles = [{"name": "main", "ports": {"x": 0}, "gpu": 1, "replicas": [{}]}]
+    for name in ("ports.json", "gpus.json", "pid"):
+        (root / "app" / name).write_text(json.dumps(document))
+    held = leases.Leases(str(root), str(root / "app"), "app")
+    with contextlib.suppress(*DAMAGE):
+        assert 0 < held.ports(roles)["LAUNCH_PORT_MAIN_X"] < 2**16
+    with contextlib.suppress(*DAMAGE):
+        held.gpus(roles, ["GPU-1"], lambda: False)
+    for fd in held._reserved.values():
+        os.close(fd)
+
+    locks = {path.relative_to(root).as_posix() for path in root.rglob("*.lock")}
+    assert len(locks) <= 2
+    assert all(re.fullmatch(r"ports/[0-9]{1,5}\.lock|gpus/GPU-1\.lock", path) for path in locks)
+    found = shim.shim_of(str(root / "app"))
+    assert found is None or type(found["shim"]) is int
 
 
 @fuzzed

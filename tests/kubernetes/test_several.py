@@ -232,7 +232,7 @@ def test_a_copy_of_an_id_in_another_namespace_is_reported(kubernetes_apps, apps_
     kubernetes_apps.start(kubernetes_apps.sh("true"), app_id=unique)
     fresh = kubernetes_apps.another(namespaces=[other])
 
-    with pytest.raises(AppConflictError, match="exists in the namespaces"):
+    with pytest.raises(AppUnavailableError, match="exists in the namespaces"):
         fresh.describe(unique)
     with pytest.raises(AppConflictError, match="exists in the namespaces"):
         fresh.cancel(unique)

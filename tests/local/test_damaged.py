@@ -110,15 +110,16 @@ def test_a_damaged_record_names_its_cure(apps, tmp_path):
             call(damaged)
 
 
-def as_a_user(call) -> None:
+def as_a_user(call, uid: int = 65534) -> None:
     """Call it in a process without the rights of root, which may read everything."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
+            os.setpgid(0, 0)
             os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
+            os.setgid(uid)
+            os.setuid(uid)
             call()
             code = 0
         except BaseException:  # noqa: BLE001 - this process ends here
@@ -301,3 +302,90 @@ def test_a_directory_that_its_program_has_closed_can_be_deleted(apps, tmp_path):
 
     assert gone(root / "apps" / damaged)
     until(lambda: not list((root / "building").iterdir()))
+
+
+FOR_SUPERVISOR = {
+    "ports are a list": write("ports.json", "[1]"),
+    "ports are texts": write("ports.json", '{"LAUNCH_PORT_MAIN_X": "../../apps/x/submit"}'),
+    "ports are too many": write("ports.json", json.dumps({f"P{port}": port for port in range(20_000, 32_000)})),
+    "gpus are a list": write("gpus.json", "[1]"),
+    "gpus are others": write("gpus.json", '{"main/0": ["../ports/20000"]}'),
+    "exit is a list": write("run/0/0-main/0/0/exit", "[1]"),
+    "exit is another object": write("run/0/0-main/0/0/exit", '{"code": 0}'),
+    "too many attempts": lambda app_dir: [(app_dir / f"run/{n}x").touch() for n in range(30_001)],
+}
+
+
+def without_supervisor(app_dir: Path) -> None:
+    os.kill(lock_holder(app_dir / "lock") or 0, signal.SIGKILL)
+    until(lambda: lock_holder(app_dir / "lock") is None)
+
+
+@pytest.mark.parametrize("damage", FOR_SUPERVISOR.values(), ids=FOR_SUPERVISOR)
+def test_an_app_whose_supervisor_cannot_use_its_files_is_ended(apps, tmp_path, damage):
+    """Each poll would start another supervisor, and no limit or cancel would have an effect."""
+    scheduler, _, other = apps
+    role = Role("main", str(tmp_path), entrypoint="sleep", args=["300"], port_map={"x": 0})
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {}))
+    app_dir = tmp_path / "root" / "apps" / app_id
+    pid = replica_of(app_dir)
+    without_supervisor(app_dir)
+    damage(app_dir)
+
+    until(lambda: is_terminal(scheduler.describe(app_id).state))
+
+    assert scheduler.describe(app_id).state is AppState.FAILED
+    assert "are damaged (" in scheduler.describe(app_id).msg
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert scheduler.describe(other).state is AppState.SUCCEEDED
+    again = scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {}))
+    assert replica_of(tmp_path / "root" / "apps" / again), "its ports are free"
+    for one in (again, app_id):
+        scheduler.delete(one)
+        until(lambda one=one: scheduler.describe(one) is None)
+
+
+def test_an_attempt_that_its_predecessor_has_made_ends_the_app(apps, tmp_path):
+    scheduler, *_ = apps
+    make = "d=${TORCHELASTIC_ERROR_FILE%/*}; mkdir ${d%/*}/1; touch ${d%/*}/1/started; echo [1] >${d%/*}/1/exit; exit 1"
+    role = Role("main", str(tmp_path), entrypoint="sh", args=["-c", make], max_retries=1)
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {}))
+
+    until(lambda: is_terminal(scheduler.describe(app_id).state))
+
+    assert scheduler.describe(app_id).state is AppState.FAILED
+
+
+def test_a_program_that_replaces_the_pid_of_its_shim_can_be_cancelled(apps, tmp_path):
+    scheduler, *_ = apps
+    role = Role("main", str(tmp_path), entrypoint="sleep", args=["300"])
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {"grace_s": 0}))
+    app_dir = tmp_path / "root" / "apps" / app_id
+    pid = replica_of(app_dir)
+    without_supervisor(app_dir)
+    write("run/0/0-main/0/0/pid", '{"shim": true, "start": "", "at": 1.0}')(app_dir)
+
+    scheduler.cancel(app_id)
+
+    until(lambda: is_terminal(scheduler.describe(app_id).state))
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes a user without other processes here")
+@pytest.mark.parametrize("pid", [-1, 0, 1])
+def test_a_pid_that_means_many_processes_is_not_signalled(pid):
+    """As a pid, -1 means all processes of the user, in all apps."""
+
+    def call() -> None:
+        victim = os.fork()
+        if victim == 0:
+            time.sleep(30)
+            os._exit(0)
+        os.setpgid(victim, os.getpgrp())
+        is_sent = processes.send_if_same(pid, "", signal.SIGTERM)
+        time.sleep(0.2)
+        ended, _ = os.waitpid(victim, os.WNOHANG)
+        os.kill(victim, signal.SIGKILL)
+        assert (is_sent, ended) == (False, 0)
+
+    as_a_user(call, 64_987)

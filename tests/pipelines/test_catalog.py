@@ -143,6 +143,13 @@ def test_an_element_replaces_its_own_files_only(files: Files) -> None:
     assert files.get("m.each.two", ("m/1",), **{"m.each.one": three}) == {"out": "again", "pid_7": ""}
 
 
+def test_a_folder_that_is_no_element_does_not_stop_other_tasks(files: Files) -> None:
+    """Such as one of an attempt before the task was mapped; this digit is not a number for Python."""
+    files.put("m.each.one", ("m/²",), out="0")
+
+    assert files.get("read", **{"m.each.one": Earlier(1, "m", lambda: 3)}) == {"m/²/out": "0"}
+
+
 def test_elements_of_a_longer_list_are_not_read(files: Files) -> None:
     """The list of a run that was cleared may be shorter."""
     for at in range(3):

@@ -335,3 +335,18 @@ def test_a_folder_of_any_depth_is_removed(deep):
 def test_files_in_folders_of_any_depth_are_refused(deep):
     with contextlib.closing(TaskFolder(deep)) as left, pytest.raises(FolderError, match="100 levels deep"):
         left.sizes()
+
+
+def test_any_number_of_files_takes_bounded_memory(task, monkeypatch):
+    """Files of no size need no disk, and their names were all kept in the memory of the worker."""
+    monkeypatch.setattr("airflow_provider_launch.pipelines.folders._MOST_ENTRIES", 100)
+    for at in range(10):
+        (task / f"folder-{at}").mkdir()
+        for name in range(9):
+            (task / f"folder-{at}" / str(name)).touch()
+    with contextlib.closing(TaskFolder(task)) as left:
+        assert len(left.sizes()) == 90
+        (task / "one-more").touch()
+
+        with pytest.raises(FolderError, match="left more than 100 files and folders; let it remove or pack them"):
+            left.sizes()

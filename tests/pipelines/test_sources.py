@@ -84,6 +84,40 @@ def test_what_an_earlier_step_names_is_not_opened(opened, tmp_path, step: str, g
     assert isinstance(raised.value, InvalidAppError) or "allowed_app_sources" in str(raised.value)
 
 
+HYDRA = """
+app:
+  _target_: airflow_provider_launch.specs.AppDef
+  name: a
+  roles: [{_target_: airflow_provider_launch.specs.Role, name: r, image: i, entrypoint: x}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "values"),
+    [
+        ("{config_dir: $path, config_name: c}", {"path": "FOLDER/other"}),
+        ("{config_dir: FOLDER, config_name: $path}", {"path": "d"}),
+        ("{config_dir: \"{{ ti.xcom_pull()['values']['path'] }}\", config_name: c}", {"path": "FOLDER/other"}),
+    ],
+)
+def test_the_worker_reads_no_config_of_hydra_that_an_earlier_step_names(opened, tmp_path, args, values) -> None:
+    """It calls the functions in the config."""
+    (tmp_path / "other").mkdir()
+    for path in ("other/c.yaml", "d.yaml"):
+        (tmp_path / path).write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path}/opened, w]}}\n")
+    given = {name: text.replace("FOLDER", str(tmp_path)) for name, text in values.items()}
+
+    with pytest.raises(Exception, match=r"argument config_(dir|name) of component 'utils.hydra' names"):
+        opened(f"component: utils.hydra, args: {args}", given)
+    assert not (tmp_path / "opened").exists()
+
+
+def test_a_config_of_hydra_that_the_file_names_is_read(opened, tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text(HYDRA)
+
+    assert not opened("component: utils.hydra, args: {config_dir: FOLDER, config_name: c}", {})
+
+
 @pytest.mark.parametrize(
     "step",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 import subprocess
 from pathlib import Path
@@ -255,6 +256,16 @@ COMMANDS = [
     (["sh", "-c", "echo server is down; exit 3"], SchedulerUnavailableError, "server is down"),
     (["sleep", "5"], SchedulerUnavailableError, "try again later"),
 ]
+
+
+def test_a_command_that_writes_without_an_end_takes_bounded_memory() -> None:
+    """A command that asks a question may repeat it for ever."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    with pytest.raises(SchedulerUnavailableError, match="'yes' cannot be read: it wrote more than 128 MB"):
+        run_command(["yes"], timeout_s=20)
+
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 400 * 2**20
 
 
 @pytest.mark.parametrize(("command", "error", "text"), COMMANDS, ids=["missing", "refused", "down", "slow"])

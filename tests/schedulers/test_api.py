@@ -23,6 +23,7 @@ from airflow_provider_launch.specs import (
 )
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
+    InvalidRunConfigException,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
@@ -59,6 +60,25 @@ class OldPlugin(Scheduler):
 
     def log_iter(self, app_id, role_name, k=0, regex=None, since=None, until=None, should_tail=False, streams=None):
         return iter(self.text)
+
+
+@pytest.mark.parametrize("wanted", [float("nan"), float("inf"), 0.0, -1.0, 101.0])
+def test_no_time_limit_of_a_launch_avoids_the_maximum(wanted: float) -> None:
+    """The options of a plug-in may have no checks of their own."""
+
+    class Plugin(OldPlugin):
+        max_time_limit_s = 100.0
+
+        def _run_opts(self):
+            opts = runopts()
+            opts.add("time_limit_s", type_=float, help="the limit")
+            return opts
+
+    app = AppDef("app", [Role("r", "")])
+    assert Plugin().submit_dryrun(app, {"time_limit_s": 50.0}).request[1] == {"time_limit_s": 50.0}
+    assert Plugin().submit_dryrun(app, {}).request[1] == {"time_limit_s": 100.0}
+    with pytest.raises(InvalidRunConfigException, match=r"(is above|not a limit of up to) 100, the max_time_limit_s"):
+        Plugin().submit_dryrun(app, {"time_limit_s": wanted})
 
 
 def test_a_plugin_with_only_the_older_methods_works() -> None:

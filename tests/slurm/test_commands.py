@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +21,9 @@ from airflow_provider_launch.schedulers.slurm.script import app_files
 from airflow_provider_launch.schedulers.slurm.status import ENDS, LIVE
 from airflow_provider_launch.schedulers.slurm.store import Store
 from airflow_provider_launch.schedulers.slurm.transport import Answer, LocalTransport
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs import AppDef, AppState, Role, SchedulerRejectedError, SchedulerUnavailableError
-from airflow_provider_launch.specs.errors import AppUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidRunConfigException
 
 
 class Site:
@@ -217,3 +220,50 @@ def test_the_comment_of_a_job_hides_no_other_job(site, comment, monkeypatch) -> 
     jobs = site.store.observe(["one", "two"]).jobs
 
     assert [(job.app, job.nonce) for job in jobs] == [("h:one", "nonce"), ("h:two", "nonce")]
+
+
+def test_the_accounts_of_any_number_of_apps_are_read(site) -> None:
+    """The kernel refuses an argument of more than 128 KB, so that no app of the connection would have a state."""
+    site.command("sacct", 'for arg; do case $arg in --name=*) echo "${arg#--name=}|FAILED|x"; esac; done')
+    ids = [f"{n:0100}" for n in range(3000)]
+
+    found = site.store.accounts(ids)
+
+    assert [name for one in found for name in one.app_id.split(",")] == ids
+
+
+def test_any_number_of_jobs_is_discarded(site) -> None:
+    """The connection passes a script and its arguments as one text to the login node."""
+    site.command("scancel")
+    jobs = [str(10**9 + n) for n in range(20_000)]
+
+    site.store.discard(jobs)
+
+    assert " ".join(site.called("scancel")).split() == jobs
+    assert max(map(len, site.called("scancel"))) < 100_000
+
+
+def test_the_comment_of_a_launch_has_a_limit() -> None:
+    """The controller keeps it for each job, and each poll reads it."""
+    with pytest.raises(InvalidRunConfigException, match="at most 1000 characters") as refused:
+        resolve_options(SlurmOpts, {"comment": "x" * 1_000_000}, strict=True)
+
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["a[$(touch ran)]", "x", "9999999999"])
+def test_the_name_of_a_folder_that_a_program_has_made_is_no_code(site, name) -> None:
+    """bash evaluates a name in arithmetic, and the script of the job runs outside of the containers of its programs."""
+    site.launched("app", claim="nonce")
+    app = site.root / "apps" / "app"
+    for entry in ("0", name):
+        (app / "run" / entry).mkdir(parents=True)
+    site.command("srun", 'for attempt; do :; done\n: >"status/exit,$attempt,0,0,0,0,0,5.5"')
+    site.command("scancel")
+    env = {"PATH": f"{site.bin}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+    subprocess.run(["bash", "launch.sh", "nonce"], cwd=app, env=env, timeout=60, check=True)
+
+    assert not (app / "ran").exists()
+    assert (app / "run" / "1" / "env").exists()
+    assert str((app / "end").readlink()).startswith("SUCCEEDED,")

@@ -155,6 +155,22 @@ def test_variables_that_apptainer_replaces_are_refused_with_it(name) -> None:
         request(role, container="apptainer")
 
 
+@pytest.mark.parametrize("name", ["APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_MOUNT"])
+def test_variables_do_not_mount_directories(name) -> None:
+    """A connection may lock the option, and a run may choose the app."""
+    role = Role("a", "/image.sif", entrypoint="true", env={name: "/:/host"})
+
+    with pytest.raises(InvalidAppError, match=f"'{name}' mounts directories into the container; use the option"):
+        request(role, container="apptainer")
+    assert request(role).roles
+
+
+@pytest.mark.parametrize("container", ["apptainer", "pyxis"])
+def test_an_image_is_not_an_option(container) -> None:
+    with pytest.raises(InvalidAppError, match="'--bind=/:/host' is not an image"):
+        request(Role("a", "--bind=/:/host", entrypoint="/other.sif"), container=container)
+
+
 @pytest.mark.parametrize(("name", "path"), [("root", "launch"), ("mount", "./x"), ("root", "/a\nb")])
 def test_invalid_paths_are_refused(name, path) -> None:
     with pytest.raises(ValueError, match=name):

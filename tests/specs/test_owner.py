@@ -16,7 +16,14 @@ def test_an_owner_names_its_task():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"dag_id": ""}, {"run_id": "r" * 251}, {"task_id": "t" * 60_000}, {"map_index": "9" * 5000}, {"map_index": "x"}],
+    [
+        {"dag_id": ""},
+        {"run_id": "r" * 251},
+        {"task_id": "t" * 60_000},
+        {"map_index": "9" * 5000},
+        {"map_index": "x"},
+        {"map_index": str(2**31)},
+    ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_ids_that_airflow_cannot_have_name_no_task(wrong):

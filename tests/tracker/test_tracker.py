@@ -211,6 +211,21 @@ def test_a_sparse_record_costs_little(tracker, tmp_path):
     assert tracker.metadata("bad") == {"lr": 0.1}
 
 
+@pytest.mark.parametrize(
+    "record", ["7", "[" + "[]," * 1000 + "0]", '"' + "x" * 10_000 + '"'], ids=["small", "parts", "long"]
+)
+def test_many_records_take_bounded_memory(tracker, tmp_path, monkeypatch, caplog, record):
+    """A run may write any number of them, and the reader of all runs reads each."""
+    monkeypatch.setattr("airflow_provider_launch.tracker.backend.fsspec._LARGEST_RUN", 100_000)
+    tracker.add_metadata("bad", a=0.1)
+    for number in range(300):
+        (tmp_path / "runs" / "bad" / "metadata" / f"b{number}.json").write_text(record)
+
+    assert tracker.metadata("bad")["a"] == 0.1
+    assert len(tracker.metadata("bad")) < 250
+    assert "further records of run bad in metadata are left out" in caplog.text
+
+
 def replace_by_link(path, tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"source_run_id": "parent", "artifact_name": null}')

@@ -156,6 +156,19 @@ def test_the_text_lists_left_out_entries(tmp_path):
     )
 
 
+def test_a_large_ignore_file_is_refused(tmp_path):
+    """Each of its patterns is compared with each path, and a sparse file would fill the memory."""
+    fs = pytest.importorskip("fsspec").filesystem("file")
+    root = tree(tmp_path, "a")
+    (root / ".launchignore").touch()
+    os.truncate(root / ".launchignore", 2**40)
+
+    with pytest.raises(InvalidAppError, match=r"launchignore' has more than 64 KB; leave out"):
+        found(root)
+    with pytest.raises(InvalidAppError, match=r"launchignore' has more than 64 KB; leave out"):
+        list(walk_workspace(fs, str(root)))
+
+
 def test_a_walk_over_any_file_system():
     """The walk that plug-ins use, on an fsspec file system in memory."""
     fsspec = pytest.importorskip("fsspec")

@@ -23,7 +23,8 @@ _KEPT_S = 90.0
 """Seconds that an unread stream is kept; a quiet stream is read by its follower every 30 s."""
 _LATE_MS = 200
 """A late event may be this much older than the newest event of its stream."""
-_IDS = 2000
+_IDS, _MOST_IDS = 2000, 10_000
+"""Number of ids in a position: those of a whole millisecond are kept beyond the first limit, up to the second."""
 _LEAST_S, _MOST_S = 2.0, 10.0
 _STRETCH = 8.0
 _EVENTS = 20_000
@@ -64,7 +65,7 @@ class _Stream:
 
     @classmethod
     def at(cls, group: LogGroup, name: str, state: State) -> _Stream:
-        seen = {key: ms for ms, key in state["i"]}
+        seen = {key: ms for ms, key in state["i"][-_MOST_IDS:]}
         unknown = 0 if seen else state.get("n", 0)
         return cls(group, name, state["m"], state["f"], seen, unknown, dict(state))
 
@@ -93,7 +94,11 @@ class _Stream:
         self.floor = max(self.floor, self.newest - _LATE_MS)
         if len(self.seen) > _IDS:
             # Keep all ids of a millisecond or none.
-            self.floor = max(self.floor, sorted(self.seen.values())[-_IDS])
+            times = sorted(self.seen.values())
+            self.floor = max(self.floor, times[-_IDS])
+            if len(times) >= _MOST_IDS and times[-_MOST_IDS] >= self.floor:
+                # A program has written so much at this time that later events of the same time are left out.
+                self.floor += 1
         self.seen = {key: at for key, at in self.seen.items() if at >= self.floor}
         known = [[at, key] for key, at in self.seen.items()]
         position: State = {"m": self.newest, "f": self.floor, "i": known}

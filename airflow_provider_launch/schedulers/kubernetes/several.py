@@ -191,7 +191,12 @@ class SeveralNamespaces:
         more, more_failed = _described(
             {app_id: at for app_id, at in located.items() if not isinstance(at, LaunchError)}
         )
-        failed |= more_failed | {app_id: at for app_id, at in located.items() if isinstance(at, LaunchError)}
+        # A copy that a user of another namespace has made must not end the task at once: it can be deleted.
+        failed |= more_failed | {
+            app_id: AppUnavailableError(str(at)) if isinstance(at, AppConflictError) else at
+            for app_id, at in located.items()
+            if isinstance(at, LaunchError)
+        }
         answers |= more
         if failed:
             if len(failed) == len(set(ids)):

@@ -13,11 +13,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
-from airflow_provider_launch.util.untrusted import clean_text
+from airflow_provider_launch.util.untrusted import UntrustedError, clean_text
 
 FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range that Linux uses for outgoing connections."""
@@ -104,9 +105,13 @@ class Leases:
     def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Return variable name to port for every port of every role; 0 in the request means "choose".
 
-        May be called again after an OSError, and then returns the same ports.
+        May be called again after an OSError, and then returns the same ports. Without a free port, `conflict` is set.
+
+        Raises:
+            UntrustedError: the stored ports are not those that a supervisor has chosen.
         """
         stored: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
+        _refuse_other_ports(stored, roles)
         chosen = self._chosen = {**self._chosen, **stored}
         for port in chosen.values():
             self._reserve(_port_lock(self._root, port))
@@ -118,7 +123,11 @@ class Leases:
                     self._reserve_fixed(port)
                 variable = port_variable(role["name"], name)
                 if port == 0 and variable not in chosen:
-                    chosen[variable] = self._choose_port()
+                    free = self._choose_port()
+                    if free is None:
+                        self.conflict = f"no port from {FIRST_PORT} to {LAST_PORT} is free on this host"
+                        return found
+                    chosen[variable] = free
                 found[variable] = port or chosen[variable]
         # Only if changed: the next supervisor must be able to start on a full disk.
         if chosen != stored:
@@ -134,8 +143,13 @@ class Leases:
             roles: the roles of the request.
             devices: all devices of the host.
             shims_live: whether a shim lives that inherited the leases of a former supervisor.
+
+        Raises:
+            UntrustedError: the stored GPUs are not devices of the host.
         """
         stored: dict[str, list[str]] | None = layout.read_json(f"{self._dir}/{GPUS}")
+        if stored is not None and not {*chain.from_iterable(stored.values())} <= {*devices}:
+            raise UntrustedError(f"{GPUS} names other GPUs than those of this host")
         if stored is not None and self._reserve_again(stored, shims_live):
             return stored
         # Reuse GPUs of a lost lease first, so that none stays reserved for nothing.
@@ -176,7 +190,7 @@ class Leases:
         elif (owner := _owner_in(path)) != self._app_id:  # else shims of a former supervisor of this app have it
             self.conflict = f"port {port} is leased to app {owner!r}"
 
-    def _choose_port(self) -> int:
+    def _choose_port(self) -> int | None:
         # Random, so that two hosts with one root, or two roots on one host, rarely choose the same port.
         import random  # here, because most apps need no port
 
@@ -184,7 +198,7 @@ class Leases:
         for port in random.SystemRandom().sample(ports, len(ports)):
             if _is_free(port) and self._reserve(_port_lock(self._root, port)):
                 return port
-        raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
+        return None
 
     def _reserve(self, path: str, *, wait: bool = False) -> bool:
         if path in self._reserved:
@@ -203,6 +217,13 @@ class Leases:
         if fd is not None:
             self._reserved[path] = fd
         return fd is not None
+
+
+def _refuse_other_ports(stored: Mapping[str, Any], roles: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse ports that a program has written: it could name any lease of another app, or all of them."""
+    wanted = {port_variable(role["name"], name) for role in roles for name in role["ports"]}
+    if not stored.keys() <= wanted or not all(type(port) is int and 0 < port < 2**16 for port in stored.values()):
+        raise UntrustedError(f"{layout.PORTS} has other ports than those of the roles")
 
 
 def _port_lock(root: str, port: int) -> str:

@@ -86,6 +86,8 @@ def send(pid: int, signum: int) -> None:
 
 def send_if_same(pid: int, start: str, signum: int) -> bool:
     """Send a signal if `start_time` of the process is still `start`; return False if another process has its pid."""
+    if pid <= 1:
+        return False  # a program has written it, and `kill` would signal a whole group, or all processes of the user
     try:
         fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     except OSError as error:

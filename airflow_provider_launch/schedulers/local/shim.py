@@ -223,6 +223,14 @@ class _Shim:
                 os.read(wake, 4096)
 
 
+def shim_of(directory: str) -> dict[str, Any] | None:
+    """Return `shim`, `start` and `at`, which the shim of an attempt has written; None if there are none, or others."""
+    found = layout.read_json(f"{directory}/pid", layout.LARGEST_EXIT)
+    kinds = {"shim": int, "start": str, "at": float}
+    is_sound = isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in kinds.items())
+    return found if is_sound else None
+
+
 def pipe() -> tuple[int, int]:
     """Return a pipe for `signal.set_wakeup_fd`."""
     read, write = os.pipe()

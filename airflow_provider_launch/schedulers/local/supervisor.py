@@ -32,6 +32,8 @@ LAST_RESORT_S = 15.0
 """Seconds after the grace time until a shim that does not respond is killed with its command."""
 FALSE_STARTS = 3
 """After this many shims that ended before they started, for lack of disk or memory, the attempt counts as failed."""
+DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""Errors of documents with another content than launchers, supervisors and shims write; a program can replace them."""
 ENDED_BY_QUEUE = "the queue, or a user of it, ended the job of the app"
 LOST_CODE = 128 + signal.SIGKILL
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
@@ -77,12 +79,43 @@ def _supervise(app_dir: str, *, in_job: bool, keeps_deleted: bool = False) -> No
     if lock is None:
         return
     state = layout.read_json(layout.STATE)
-    if state is None or not state.get("final"):
-        _Supervisor(app_dir, lock, in_job=in_job).run()
+    if not isinstance(state, dict) or not state.get("final"):
+        try:
+            _Supervisor(app_dir, lock, in_job=in_job).run()
+        except DAMAGE as error:
+            _end_damaged(app_dir, error)
         if os.path.exists(layout.DELETE) and not keeps_deleted:
             app_id = os.path.basename(app_dir)
             os.chdir(ROOT)
             layout.remove_app(".", f"apps/{app_id}")
+
+
+def _end_damaged(app_dir: str, error: Exception) -> None:
+    """End an app whose files no supervisor can use: none would enforce its limits, or see that it is cancelled."""
+    processes.kill_all(os.getpid(), signal.SIGKILL)
+    processes.kill_marked(f"{processes.MARKER}={app_dir}/".encode())
+    # The log may be on a full disk.
+    with contextlib.suppress(OSError):
+        import traceback  # here, because it is rarely needed and takes milliseconds
+
+        traceback.print_exception(error)
+    is_cancelled = os.path.lexists(layout.CANCEL) or os.path.lexists(layout.DELETE)
+    state = "CANCELLED" if is_cancelled else "FAILED"
+    text = f"its files in {app_dir!r} are damaged ({type(error).__name__}: {str(error)[:200]}), so it was ended"
+    with contextlib.suppress(OSError):
+        os.unlink(layout.BELL)
+    document = {
+        "state": state,
+        "final": True,
+        "msg": "cancelled by request" if is_cancelled else text,
+        "app_attempt": 0,
+        "host": os.uname().nodename,
+        "boot_id": layout.boot_id(),
+        "ports": {},
+        "replicas": [],
+    }
+    layout.write_json(layout.STATE, document, durable=True)
+    layout.append_journal(ROOT, os.path.basename(app_dir), state)
 
 
 class _Replica:
@@ -412,12 +445,14 @@ class _Supervisor:
         # Blocked until the shim handles it: an early stop must not kill the shim.
         signal.pthread_sigmask(signal.SIG_BLOCK, {shim.STOP})
         supervisor = os.getpid()
+        # Before the fork, which must not continue as a second supervisor after an error.
+        command = self._command(replica)
         pid = os.fork()
         if pid == 0:
             # The inherited descriptor shares the lock, which must end with the supervisor.
             os.close(self.lock)
             parent = supervisor if self.in_job else None
-            shim.run(path, self._command(replica), self.request["grace_s"], parent=parent)
+            shim.run(path, command, self.request["grace_s"], parent=parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {shim.STOP})
         replica.child = pid
         replica.phase = Phase.RUNNING
@@ -477,9 +512,12 @@ class _Supervisor:
             processes.send(replica.child, signum)
             replica.asked_to_stop = True
             return
-        found = layout.read_json(f"{self._path(replica)}/pid", layout.LARGEST_EXIT)
-        if found and processes.send_if_same(found["shim"], found["start"], signum):
-            replica.asked_to_stop = True
+        found = shim.shim_of(self._path(replica))
+        if found is not None:
+            replica.asked_to_stop |= processes.send_if_same(found["shim"], found["start"], signum)
+        elif signum == signal.SIGKILL:
+            # Its program has removed the pid of the shim, which ends after it.
+            processes.kill_marked(f"{processes.MARKER}={self._path(replica, self.name)}".encode())
 
     def _all_ended(self) -> bool:
         return all(r.phase in ENDED for r in self.replicas)
@@ -511,8 +549,8 @@ class _Supervisor:
 
     def _replica_document(self, replica: _Replica) -> dict[str, Any]:
         if replica.phase is Phase.RUNNING and not replica.exit:
-            found = layout.read_json(f"{self._path(replica)}/pid", layout.LARGEST_EXIT)
-            if found:
+            found = shim.shim_of(self._path(replica))
+            if found is not None:
                 replica.exit = {"start": found["at"]}
         return {
             "role": replica.role["name"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
 
-from annotated_types import Ge
+from annotated_types import Ge, MaxLen
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, WorkspaceOpts
 from airflow_provider_launch.specs.resources import LATER
@@ -122,8 +122,8 @@ class _RunOpts(StructuredOpts):
     gpu_type: Optional[str] = None
     """Type of the GPUs, such as `a100`. None means any."""
 
-    comment: Optional[str] = None
-    """Text at the end of the job's comment."""
+    comment: Optional[Annotated[str, MaxLen(1000)]] = None
+    """Text at the end of the job's comment, of at most 1000 characters."""
 
     mail_user: Optional[str] = None
     """Recipient of mail about the job."""

@@ -49,6 +49,8 @@ _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNA
 _OF_APPTAINER = frozenset({"HOME", "LD_LIBRARY_PATH", "PATH"})
 """Variables that apptainer sets in a container, whatever the host has:
 https://apptainer.org/docs/user/main/environment_and_metadata.html"""
+_MOUNTS_OF_APPTAINER = re.compile("(APPTAINER|SINGULARITY)_(BIND|BINDPATH|MOUNT)")
+"""Variables that mount directories of the node, as the option `container_mounts` does, which a connection may lock."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -363,6 +365,9 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
         )
     if opts.container and role.image in {"", NONE, IMAGE}:
         raise InvalidAppError(f"role {role.name!r}: image is empty, but option container needs one; name an image")
+    if opts.container and role.image.startswith("-"):
+        # As an option of apptainer it could mount the root of the node.
+        raise InvalidAppError(f"role {role.name!r}: {role.image!r} is not an image, because it starts with '-'")
     for name in role.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII) or name.startswith("launch_"):
             raise InvalidAppError(
@@ -374,4 +379,9 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
         if opts.container == "apptainer" and name in _OF_APPTAINER:
             raise InvalidAppError(
                 f"role {role.name!r}: env: apptainer sets {name!r} itself; set it in the image or the program"
+            )
+        if opts.container == "apptainer" and _MOUNTS_OF_APPTAINER.fullmatch(name):
+            raise InvalidAppError(
+                f"role {role.name!r}: env: {name!r} mounts directories into the container; use the option "
+                f"container_mounts"
             )

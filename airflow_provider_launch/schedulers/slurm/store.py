@@ -57,7 +57,8 @@ _NO_ACCOUNTS_S = 60.0
 _BYTES_PER_S = 1_000_000
 """Minimum speed of a connection, from which the time limit of an upload is computed."""
 _BATCH = 500
-"""Maximum number of files that one script reads, because it starts some processes for each file."""
+"""Maximum number of files, apps or jobs of one script: it starts some processes for each file, and the length of a
+command is limited."""
 _MOST_NAMES = 300_000
 """Maximum records of attempts of one app; enough for ten attempts of ten thousand replicas."""
 
@@ -169,7 +170,10 @@ class Store:
 
         Accounting only adds details, so its failure is not an error of Slurm. It is asked again after a minute.
         """
-        if not app_ids or time.monotonic() < self._no_accounts_until:
+        return [one for at in range(0, len(app_ids), _BATCH) for one in self._accounts(app_ids[at : at + _BATCH])]
+
+    def _accounts(self, app_ids: Sequence[str]) -> list[Account]:
+        if time.monotonic() < self._no_accounts_until:
             return []
         answer = self._run(commands.ACCOUNTS, ",".join(app_ids), codes={commands.NO_ACCOUNTS})
         if answer.code == commands.NO_ACCOUNTS:
@@ -198,8 +202,8 @@ class Store:
 
     def discard(self, jobs: Sequence[str]) -> None:
         """Cancel held jobs of ended apps, whose submitter was killed before it could do so."""
-        if jobs:
-            self._run(commands.DISCARD, *jobs)
+        for at in range(0, len(jobs), _BATCH):
+            self._run(commands.DISCARD, *jobs[at : at + _BATCH])
 
     def cancel(self, app_id: str, mark: str) -> bool:
         """Mark the app and end its job; return whether the app exists."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from airflow_provider_launch.schedulers._kit.program_output import exchange
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.util.untrusted import OversizedError
 
 ANSWER_BYTES = 128 * 1024 * 1024
 """Maximum bytes of one answer: an answer about a hundred thousand apps has half of it."""
-_PIPE_BYTES = 64 * 1024
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "SLURM_CONF", "LD_LIBRARY_PATH")
 
 
@@ -90,8 +90,10 @@ class LocalTransport:
         with process:
             try:
                 deadline = time.monotonic() + timeout_s
-                out, error = self._exchange(process, stdin, deadline)
+                out, error = exchange(process, deadline, ANSWER_BYTES, stdin)
                 process.wait(max(0.0, deadline - time.monotonic()))
+            except OversizedError as large:
+                raise AnswerTooLargeError(self.host) from large
             except (subprocess.TimeoutExpired, TimeoutError) as late:
                 raise SchedulerUnavailableError(
                     f"a command of Slurm on this host has not ended within {timeout_s:g} s"
@@ -103,47 +105,5 @@ class LocalTransport:
                         os.killpg(process.pid, signal.SIGKILL)
         return Answer(process.returncode, out, error.decode("utf-8", "replace"))
 
-    def _exchange(self, process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
-        """Return the output of a process: like `communicate`, with a limit for the bytes."""
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        out, error = process.stdout.fileno(), process.stderr.fileno()
-        parts: dict[int, list[bytes]] = {out: [], error: []}
-        left, size = memoryview(stdin), 0
-        os.set_blocking(process.stdin.fileno(), False)
-        with selectors.DefaultSelector() as selector:
-            for fd in parts:
-                selector.register(fd, selectors.EVENT_READ)
-            selector.register(process.stdin, selectors.EVENT_WRITE)
-            while selector.get_map():
-                if (wait_s := deadline - time.monotonic()) <= 0:
-                    raise TimeoutError
-                for key, _ in selector.select(wait_s):
-                    if key.fd in parts:
-                        part = os.read(key.fd, _PIPE_BYTES)
-                        parts[key.fd].append(part)
-                        size += len(part)
-                        if not part:
-                            selector.unregister(key.fd)
-                        if size > ANSWER_BYTES:
-                            raise AnswerTooLargeError(self.host)
-                        continue
-                    left = _written(key.fd, left)
-                    if not left:
-                        selector.unregister(process.stdin)
-                        process.stdin.close()
-        return b"".join(parts[out]), b"".join(parts[error])
-
     def close(self) -> None:
         """Do nothing: there are no connections."""
-
-
-def _written(fd: int, data: memoryview) -> memoryview:
-    """Write as much as the pipe accepts; return the rest, which is empty if the other end was closed."""
-    try:
-        return data[os.write(fd, data) :]
-    except BlockingIOError:
-        return data
-    except BrokenPipeError:
-        return data[:0]

@@ -23,6 +23,10 @@ __all__ = ["FsspecTracker", "create"]
 log = logging.getLogger(__name__)
 LARGEST_RECORD = 16 * 1024 * 1024
 """Maximum bytes of one record that is read."""
+_LARGEST_RUN = 256 * 1024 * 1024
+"""Maximum memory of the records of one kind of a run, as estimated."""
+_RECORD_BYTES, _PART_BYTES = 500, 64
+"""Memory of a record with its name, and of an item of a list or object in it."""
 _OF_RECORD = frozenset({
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EAGAIN
 })  # fmt: skip
@@ -100,11 +104,18 @@ class FsspecTracker(TrackerBase):
 
     def _read(self, run_id: str, kind: str) -> dict[str, Any]:
         found = {}
+        left = _LARGEST_RUN
         for path in self._list(self._directory(run_id, kind)):
             name = posixpath.basename(path)
             if name.endswith(".json"):
                 try:
                     data = self._data(path)
+                    left -= _RECORD_BYTES + len(data) + _PART_BYTES * (data.count(b",") + data.count(b"["))
+                    if left < 0:
+                        log.warning(
+                            "further records of run %s in %s are left out, because there are many", run_id, kind
+                        )
+                        break
                     found[unquote(name.removesuffix(".json"))] = parse_json(data, LARGEST_RECORD, is_finite=False)
                 except (UntrustedError, OSError) as error:
                     if isinstance(error, OSError) and error.errno not in _OF_RECORD:

@@ -106,6 +106,9 @@ await_last_attempt() { # its programs may run on a node that Slurm considers los
     done
 }
 
+# A program may have made other entries, whose names bash would evaluate in arithmetic.
+last_attempt() { ls run | grep -xE '[0-9]{1,6}' | sort -n | tail -n 1; }
+
 choose_ports() {
     local used name port hex
     used=$(awk 'FNR > 1 { split($2, at, ":"); print at[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
@@ -187,9 +190,9 @@ ln -s "$1" claim 2>/dev/null
 [ "$(readlink claim)" = "$1" ] || exit 78
 is_disrupted_too_often && end FAILED,disruptions
 in_background watch_clock
-last=$(ls run | sort -n | tail -n 1) # the last attempt before the job was put back into the queue
+last=$(last_attempt) # the last attempt before the job was put back into the queue
 while :; do
-    attempt=$(ls run | sort -n | tail -n 1)
+    attempt=$(last_attempt)
     attempt=$((${attempt:--1} + 1))
     used=$(ls status | grep -c '^failed,')
     if is_stopped || is_over; then
