@@ -15,7 +15,16 @@ from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
-from tests.airflow.support import FakeExecutionApi, a_dag, deserialize, import_string, logged, run_task, run_trigger
+from tests.airflow.support import (
+    FakeExecutionApi,
+    a_dag,
+    deserialize,
+    import_string,
+    logged,
+    run_task,
+    run_to_end,
+    run_trigger,
+)
 from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
@@ -116,6 +125,26 @@ def test_the_first_lines_of_a_deferred_app_are_in_order_of_time(tasks) -> None:
     assert len(lines) == 12
     assert [name for name, _ in lines] != sorted(name for name, _ in lines)
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "deferrable"])
+def test_the_lines_of_a_build_are_a_group(tasks, docker_engine, tmp_path, deferrable) -> None:
+    """The page shows a group closed, also if a program of the build prints the word that ends it."""
+    (tmp_path / "mark").write_text(tasks.mark)
+    (tmp_path / "Dockerfile.torchx").write_text(
+        "ARG IMAGE\nFROM $IMAGE\nRUN echo ::endgroup:: step one; echo step two\nCOPY mark /mark\n"
+    )
+    task = tasks.launch(tasks.sh("cat /mark"), workspace=str(tmp_path), deferrable=deferrable)
+    ran, _ = run_to_end(task, FakeExecutionApi())
+    first = next(number for number, line in enumerate(ran.lines) if line.startswith("::group::build of "))
+    group = ran.lines[first + 1 : ran.lines.index("::endgroup::", first)]
+    docker_engine.client.api.remove_image(ran.lines[first].removeprefix("::group::build of "), force=True)
+
+    assert ran.error is None
+    assert {line.partition(": ")[0] for line in group} == {"build"}
+    assert "build: step two" in group
+    assert [line for line in ran.lines if line.startswith("build: ") and line not in group] == []
+    assert f"[worker/0] {tasks.mark}" in ran.lines[first + len(group) :]
 
 
 def test_failure_names_role_replica_and_exit_code(tasks) -> None:
