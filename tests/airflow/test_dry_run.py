@@ -1,4 +1,4 @@
-"""What a task would launch, without a launch: `dry_run()`, and `airflow tasks render` for the values of a run."""
+"""The request of a task, without a launch: `dry_run()`, and `airflow tasks render` for the values of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_dry_run_prints_the_request_and_launches_nothing(capsys, monkeypatch, tm
     assert not (tmp_path / "root").exists()
 
 
-def test_dry_run_of_an_app_that_a_run_makes_says_so(capsys) -> None:
+def test_dry_run_of_an_app_that_only_a_run_makes_prints_that(capsys) -> None:
     with a_dag():
         LaunchAppOperator(task_id="t", app=lambda: AppDef("x", [sh("true")])).dry_run()
 
