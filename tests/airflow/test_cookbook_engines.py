@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.execution_time.comms import DeferTask
 
 from airflow_provider_launch.hooks.launch import LaunchHook
@@ -57,10 +56,10 @@ def task_of(page: str, mark: str, replaced: dict[str, str]) -> Any:
     for old, new in {**replaced, f'task_id="{task_id}"': f'task_id="{mark}"'}.items():
         assert old in source, old
         source = source.replace(old, new)
+    source = re.sub(r"^(with DAG\(.*\)):$", r"\1 as dag:", source, flags=re.MULTILINE)
     names: dict[str, Any] = {"__name__": page, "__file__": f"{page}.py"}
     exec(compile(source, f"{page}.py", "exec"), names)
-    (dag,) = (one for one in names.values() if isinstance(one, DAG))
-    (task,) = dag.tasks
+    (task,) = names["dag"].tasks
     return task
 
 
