@@ -1,4 +1,4 @@
-"""The request of a task, without a launch: `dry_run()`, and `airflow tasks render` for the values of a run."""
+"""The request of a task: `dry_run()` without a launch, and the rendered templates of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef
-from tests.airflow.support import a_dag, launch, sh
+from tests.airflow.support import a_dag, launch, run_task, sh
 from tests.airflow.versions import HAS_STORE
 from tests.support.airflow_home import migrated
 
@@ -31,6 +31,13 @@ def test_dry_run_prints_the_request_and_launches_nothing(capsys, monkeypatch, tm
     assert "[0] sh -c 'echo hello on {{ ds }}'" in out
     assert "DB_PASSWORD='***'" in out
     assert not (tmp_path / "root").exists()
+
+
+def test_the_request_with_the_values_of_a_run_is_a_rendered_template(api) -> None:
+    run_task(launch(sh("echo in {{ run_id }}", env={"DB_PASSWORD": "hunter2hunter2"})), api)
+
+    assert "[0] sh -c 'echo in test_run'" in api.rendered["request"]
+    assert "hunter2" not in api.rendered["request"]
 
 
 def test_dry_run_of_an_app_that_only_a_run_makes_prints_that(capsys) -> None:
@@ -54,7 +61,8 @@ with DAG("rendered", schedule="@daily", start_date=datetime.datetime(2026, 1, 1)
 
 
 @pytest.mark.skipif(not HAS_STORE, reason="the page is written for the newest Airflow")
-def test_tasks_render_shows_the_app_of_a_run(tmp_path) -> None:
+def test_tasks_render_shows_the_values_of_a_run_and_no_secret(tmp_path) -> None:
+    """Of the app only its roles, because Airflow stores the same text unmasked."""
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "dag.py").write_text(DAG_FILE)
     env = migrated(tmp_path, {}) | {"AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags")}
@@ -63,6 +71,6 @@ def test_tasks_render_shows_the_app_of_a_run(tmp_path) -> None:
                           capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert "on 2026-01-05" in done.stdout
+    assert "AppDef(a: r x1)" in done.stdout
     assert "/logs/2026-01-05" in done.stdout
     assert "hunter2" not in done.stdout
