@@ -98,8 +98,23 @@ def test_an_index_that_its_program_damages_loses_no_line(apps: Apps, damage: str
     assert texts == ["0\n", "done\n", "1\n", "done\n"]
 
 
-def test_without_reports_of_the_kernel_there_is_no_index(tmp_path: Path) -> None:
-    """As on macOS: the shim must not wake for nothing, and lines then have no time."""
+def test_without_reports_of_the_kernel_the_logs_are_checked_at_intervals(tmp_path: Path, monkeypatch) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    times = LogTimes(str(tmp_path))
+    for text in ("x\n", "y\n"):
+        with (tmp_path / "stdout").open("a") as file:
+            file.write(text)
+        for _ in range(2):
+            pause_s = times.pause_s()
+            assert pause_s is not None
+            time.sleep(pause_s)
+            times.check()
+
+    assert [line.split()[1] for line in (tmp_path / "times").read_text().splitlines()] == ["2", "4"]
+
+
+def test_an_index_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     times = LogTimes(str(tmp_path / "missing"))
     (tmp_path / "missing").mkdir()
     (tmp_path / "missing/stdout").write_text("x\n")

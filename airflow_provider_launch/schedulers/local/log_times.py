@@ -1,7 +1,8 @@
 """Writes the index of times of an attempt, `schedulers/_kit/time_index.py`, while its program writes the logs.
 
 The kernel reports one write into the directory of the attempt, and no further one until it is asked again. While the
-logs grow the index is written at intervals instead. So neither a silent program nor a single line costs anything.
+logs grow the index is written at intervals instead. So neither a silent program nor a single line costs anything. Where
+the kernel has no such reports, as on macOS, the sizes of the logs are checked at the same intervals.
 
 Runs in the shim, so it imports only modules that need the standard library alone.
 """
@@ -27,7 +28,7 @@ _GROWTH = 0.01
 
 
 class LogTimes:
-    """The index of one attempt; does nothing where the kernel has no such reports, or the file cannot be written.
+    """The index of one attempt; does nothing if the file cannot be written.
 
     Args:
         directory: the directory of the attempt, relative to the working directory.
@@ -39,11 +40,12 @@ class LogTimes:
         self._since = time.monotonic()
         self._file = self._folder = -1
         self._due: float | None = None
-        """When the logs are checked; None while the kernel will report the next write."""
+        """When the logs are checked; None while the kernel will report the next write, or if there is no index."""
         with contextlib.suppress(OSError):
             self._folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if self._ask():
-                self._file = safe_files.regular_fd(f"{directory}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._file = safe_files.regular_fd(f"{directory}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            if not self._ask():
+                self._wait()
 
     def pause_s(self) -> float | None:
         """Return the seconds until the next check is due. None: not before the kernel reports a write."""
