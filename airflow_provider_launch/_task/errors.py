@@ -16,6 +16,10 @@ class FinalAppError(AirflowFailException, InvalidAppError):
     """The app, its options or the connection are wrong: the task ends without further tries."""
 
 
+class FinalStateError(AirflowFailException):
+    """The app has ended without a success, and another try of a sensor would find the same end."""
+
+
 class final_errors:  # noqa: N801 - used like a function; a generator would restore the traceback
     """Fail without retries on `InvalidAppError`, which needs a change of the DAG or the connection.
 
@@ -37,7 +41,7 @@ class final_errors:  # noqa: N801 - used like a function; a generator would rest
         if isinstance(error, InvalidAppError) and not isinstance(error, FinalAppError):
             # The message names the problem, the object and the fix.
             raise FinalAppError(f"task {self._task_id!r}: {error}" if self._task_id else str(error)) from None
-        if isinstance(error, (FinalAppError, LaunchError, AirflowTaskTimeout, AirflowSensorTimeout)):
+        if isinstance(error, (FinalAppError, FinalStateError, LaunchError, AirflowTaskTimeout, AirflowSensorTimeout)):
             log.debug("the task ends with this error", exc_info=error)
             raise _without_frames(error)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.links.launch import drop_empty_links
@@ -109,7 +110,7 @@ class TaskRun(ABC):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         is_deferred = isinstance(error, TaskDeferred)
-        if isinstance(error, LaunchError):
+        if isinstance(error, (LaunchError, FinalStateError)):
             # In full and before the exception: the log view cuts long errors, and hides them below the traceback.
             self._log.error("%s", str(error).partition("\n")[0])
         try:

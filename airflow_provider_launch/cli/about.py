@@ -28,7 +28,8 @@ def components(options: argparse.Namespace, output: Output) -> int:
         output.table([{"component": each.name, "description": _first_line(each.description)} for each in found])
         return 0
     if options.source:
-        output.data(finder.get_builtin_source(options.name))
+        source = finder.get_builtin_source(options.name)
+        output.document({"component": options.name, "source": source}) if output.as_json else output.data(source)
         return 0
     from airflow_provider_launch.specs.builders import build_app
     from airflow_provider_launch.specs.component_args import ComponentUsageError
@@ -37,7 +38,8 @@ def components(options: argparse.Namespace, output: Output) -> int:
     try:
         build_app(component.fn, ["--help"])
     except ComponentUsageError as error:
-        output.data(str(error).rstrip())
+        usage = str(error).rstrip()
+        output.document({"component": options.name, "usage": usage}) if output.as_json else output.data(usage)
     return 0
 
 
@@ -158,7 +160,8 @@ def configure(options: argparse.Namespace, output: Output) -> int:
     names = options.schedulers.split(",") if options.schedulers else list(_schedulers())
     config.dump(text, names, required_only=not options.all)
     if options.only_print:
-        output.data(text.getvalue().rstrip())
+        shown = text.getvalue().rstrip()
+        output.document({"path": None, "text": shown}) if output.as_json else output.data(shown)
         return 0
     path = Path(config.CONFIG_FILE)
     try:

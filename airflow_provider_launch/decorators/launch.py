@@ -57,8 +57,12 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
 
     def execute(self, context: Context) -> Any:
         """Launch the app that the function returns; as `LaunchAppOperator.execute`."""
+        from airflow_provider_launch._task.errors import final_errors
+
         self.app = self._returned(context)
-        return super().execute(context)
+        # Once more, because the frames below would be shown above the user's error.
+        with final_errors():
+            return super().execute(context)
 
     def _returned(self, context: Context) -> AppDef | Mapping[str, Any]:
         from airflow_provider_launch._task.errors import final_errors

@@ -92,12 +92,16 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
 
     def execute(self, context: Context) -> Any:
         """Launch the function and return its value; as `LaunchAppOperator.execute`."""
+        from airflow_provider_launch._task.errors import final_errors
+
         parameters = parameters_of(self.python_callable)
         given = {*self.op_kwargs, *parameters[: len(self.op_args)]}
         self._named = {
             name: _plain(context[name]) for name in parameters if name in _TEXTS and name not in given  # type: ignore[literal-required]
         }  # fmt: skip
-        return super().execute(context)
+        # Once more, because the frames below would be shown above the user's error.
+        with final_errors():
+            return super().execute(context)
 
     def _rendered_app(self) -> AppDef:
         from airflow_provider_launch._task.secrets import register_in_json

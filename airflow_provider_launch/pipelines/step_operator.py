@@ -134,7 +134,9 @@ class StepOperator(LaunchAppOperator):
                     self.log.warning("only as LAUNCH_PARAM_x, because shells act on such names: %s", taken)
             attempt.describe(self.app, self.cfg, known.values)
             self._elements = elements
-        return self._finished(context, attempt, lambda: self._launched(context), known)
+        # Once more, because the frames below would be shown above the user's error.
+        with final_errors():
+            return self._finished(context, attempt, lambda: self._launched(context), known)
 
     def resume(
         self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False

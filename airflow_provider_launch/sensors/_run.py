@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import PokeReturnValue
 
 from airflow_provider_launch._airflow import (
-    AirflowFailException,
     AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowTaskTimeout,
     conf,
 )
+from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, handle_of, result_of
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
@@ -238,8 +238,8 @@ class SensorRun(TaskRun):
             self._push_app(value)
             return value
         error = self._failure(self._handle, response, tails)
-        # No retries, because another try would find the same end. With `soft_fail` Airflow turns this into a skip.
-        raise AirflowFailException(str(error)) from error
+        # With `soft_fail` Airflow turns this into a skip.
+        raise FinalStateError(str(error))
 
 
 class _QuietPeriod:

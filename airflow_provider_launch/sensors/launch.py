@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -143,18 +143,21 @@ class AppStatusSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait as configured, and return the XCom value."""
-        if not self.deferrable:
-            return self._execute_here(context)
-        from airflow_provider_launch._airflow import TaskDeferred, conf
         from airflow_provider_launch._task.errors import final_errors
+
+        # Once more, because the frames below would be shown above the user's error.
+        with final_errors():
+            return self._deferred(context) if self.deferrable else self._execute_here(context)
+
+    def _deferred(self, context: Context) -> NoReturn:
+        from airflow_provider_launch._airflow import TaskDeferred, conf
         from airflow_provider_launch._task.outcome import handle_of
         from airflow_provider_launch._task.progress import FIRE_AFTER_S
         from airflow_provider_launch.triggers.checkpoint import create_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
-        with final_errors():
-            # Raise errors of handle or connection now.
-            self._started(context).close()
+        # Raise errors of handle or connection now.
+        self._started(context).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {
             **self._trigger_kwargs(handle_of(self.handle)),

@@ -157,6 +157,30 @@ def test_the_connection_test_shows_errors(define) -> None:
     assert "rooot" in text
 
 
+WRONG = [
+    *({"conn_type": conn_type, "extra": {"no_such_option": 1}} for conn_type in HOOKS),
+    *({"conn_type": conn_type, "extra": "{no json"} for conn_type in HOOKS),
+    *({"conn_type": conn_type, "login": "me"} for conn_type in HOOKS),
+    {"conn_type": "launch_docker", "extra": {"host": "unix:///no/such.sock"}},
+    {"conn_type": "launch_docker", "extra": {"docker_conn_id": "no_such_connection"}},
+    {"conn_type": "launch_kubernetes", "extra": {"kubeconfig_path": "/no/such/file"}},
+    {"conn_type": "launch_aws_batch", "extra": {"region_name": "eu-west-1", "endpoint_url": "http://127.0.0.1:9"}},
+    {"conn_type": "launch_slurm", "extra": {"root": "/no/such/root", "slurm_bin": "/no/such/bin"}},
+    {"conn_type": "launch_local", "extra": {"grace_s": 1, "locked": ["no_such_option"]}},
+    {"conn_type": "launch", "extra": {}},
+    {"conn_type": "launch", "extra": {"scheduler": "no_such_scheduler"}},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG, ids=range(len(WRONG)))
+def test_the_connection_test_does_not_name_the_id_under_which_airflow_tests(define, fields) -> None:
+    """The page tests under a random id, which the user has never seen."""
+    is_fine, text = define(conn_id="zqxjkv", **fields).test_connection()
+
+    assert not is_fine
+    assert "zqxjkv" not in text.lower()
+
+
 @pytest.mark.parametrize("conn_type", HOOKS)
 def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
     hook_class = {

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_launch._task.line_order import LineOrder
 from airflow_provider_launch.follow.events import LogLines, Tick
+from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.schedulers.api import LogLine, Stream
+from airflow_provider_launch.sensors.launch import AppStatusSensor
+from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, sh
 
 
 def lines(replica: int, *written: tuple[str, float | None]) -> LogLines:
@@ -54,3 +59,22 @@ def test_a_flood_is_not_held() -> None:
 
 def test_what_is_switched_off_holds_nothing() -> None:
     assert texts(LineOrder(is_on=False).add(lines(0, ("a", 1.0)))) == ["a"]
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "deferrable"])
+def test_the_log_of_an_app_that_has_ended_is_in_order_of_time(deferrable: bool) -> None:
+    """All lines were written before the first of them is read, replica by replica."""
+    script = "sleep 0.$((1 + 2 * ${replica_id})); for n in 1 2 3; do echo $n of ${replica_id}; sleep 0.6; done"
+    api = FakeExecutionApi()
+    run_task(launch(sh(script, num_replicas=3), wait=False), api)
+    handle = api.xcoms["t", "return_value"]["handle"]
+    hook = LaunchHook.for_connection("launch_local_default")
+    hook.runner.wait(handle)
+    hook.close()
+    with a_dag():
+        late = AppStatusSensor(task_id="late", handle=handle, deferrable=deferrable)
+    ran, _ = run_to_end(late, api)
+
+    shown = [line for line in ran.lines if line.startswith("[worker/")]
+    assert shown == [f"[worker/{k}] {n} of {k}" for n in (1, 2, 3) for k in (0, 1, 2)]

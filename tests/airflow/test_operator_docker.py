@@ -15,7 +15,15 @@ from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
-from tests.airflow.support import FakeExecutionApi, a_dag, deserialize, import_string, logged, run_task, run_trigger
+from tests.airflow.support import (
+    FakeExecutionApi,
+    a_dag,
+    deserialize,
+    import_string,
+    logged,
+    run_task,
+    run_trigger,
+)
 from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
@@ -116,6 +124,28 @@ def test_the_first_lines_of_a_deferred_app_are_in_order_of_time(tasks) -> None:
     assert len(lines) == 12
     assert [name for name, _ in lines] != sorted(name for name, _ in lines)
     assert times == sorted(times)
+
+
+def test_the_lines_of_a_build_are_a_group(tasks, docker_engine, tmp_path, caplog) -> None:
+    """The page shows a group closed, also if a program of the build prints the word that ends it."""
+    (tmp_path / "mark").write_text(tasks.mark)
+    (tmp_path / "Dockerfile.torchx").write_text(
+        f"ARG IMAGE\nFROM $IMAGE\nCOPY mark /mark\nRUN echo ::endgroup:: {tasks.mark}; echo step two\n"
+    )
+    # Airflow's task log has what modules log by `logging`, too; here the two are apart.
+    with caplog.at_level("INFO"):
+        task = tasks.launch(tasks.sh("cat /mark"), workspace=str(tmp_path))
+        ran = run_task(task, FakeExecutionApi())
+    lines = [text for record in caplog.records if "events" not in record.name for text in [record.getMessage()]]
+    first = next(number for number, line in enumerate(lines) if line.startswith("::group::build of "))
+    last = lines.index("::endgroup::", first)
+    docker_engine.client.api.remove_image(lines[first].removeprefix("::group::build of "), force=True)
+
+    assert ran.error is None
+    assert f"[worker/0] {tasks.mark}" in ran.lines
+    assert {line.partition(": ")[0] for line in lines[first + 1 : last]} == {"build"}
+    assert "build: step two" in lines[first:last]
+    assert [line for line in lines[last + 1 :] if line.startswith(("build: ", "::"))] == []
 
 
 def test_failure_names_role_replica_and_exit_code(tasks) -> None:

@@ -591,12 +591,6 @@ def test_the_reduced_log_follows_the_request(engine, api, play) -> None:
     assert not ran.logged("from a")
 
 
-def test_dry_run_prints_the_request(capsys) -> None:
-    launch(sh("echo hello")).dry_run()
-
-    assert "echo hello" in capsys.readouterr().out
-
-
 def test_a_dry_run_closes_its_client(engine, api) -> None:
     launch(sh("x"), launch_conn_id="cluster").dry_run()
 

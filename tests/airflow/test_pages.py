@@ -1,6 +1,7 @@
 """Each DAG of the guides, of the cookbook and of the pages of the schedulers runs as it is printed.
 
 DAGs on local processes run in a real Airflow; for the others the request is made, by the dry run.
+`test_cookbook_engines.py` runs those of the cookbook on their engines.
 """
 
 from __future__ import annotations

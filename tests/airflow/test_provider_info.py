@@ -152,7 +152,7 @@ def test_each_field_explains_itself(conn_type) -> None:
         text = field["description"]
         assert text.startswith(f"{name}: "), name
         assert text.endswith("."), name
-        assert not re.search(r"`|\b(None|unset|Empty means)\b", text), text
+        assert not re.search(r"`|\b(None|False|unset|Empty means|[Dd]efault: null)\b", text), text
         assert name == "scheduler" or "Default:" in text, name
 
 

@@ -411,13 +411,13 @@ def test_attempt_and_page_are_named_once(engine, api, launched, how) -> None:
     assert api.xcoms["s", SchedulerLink().xcom_key] == "https://ui/app"
 
 
-@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
-def test_a_sensor_that_comes_later_shows_the_duration_of_the_app(api, deferrable) -> None:
+@pytest.mark.parametrize("how", [{}, {"deferrable": True}, {"mode": "reschedule", "poke_interval": 5}], ids=str)
+def test_a_sensor_that_comes_later_shows_the_duration_of_the_app(api, how) -> None:
     """Not its own: the app may have ended hours before."""
     run_task(launch(sh("sleep 2.2"), wait=False), api)
     xcom = api.xcoms["t", "return_value"]
     (during,) = [line for line in run_task(sensor(xcom), api).lines if "ended as" in line]
-    ran, _ = run_to_end(sensor(xcom, deferrable=deferrable), api)
+    ran, _ = run_to_end(sensor(xcom, **how), api)
     (later,) = [line for line in ran.lines if "ended as" in line]
 
     assert later == during

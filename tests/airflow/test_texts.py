@@ -9,6 +9,7 @@ import signal
 import traceback
 
 import pytest
+from airflow.sdk import task
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
@@ -20,7 +21,7 @@ from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import near_misses
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import a_dag, launch, run_task, run_to_end, sh
+from tests.airflow.support import a_dag, launch, rendered, run_task, run_to_end, sh
 from tests.airflow.test_sensor import launched, sensor  # noqa: F401 - a fixture
 
 # ---- errors of a DAG -------------------------------------------------------------------------------------------------
@@ -58,6 +59,42 @@ def test_below_an_error_of_the_user_are_few_frames_of_ours(api, tmp_path, monkey
     assert 1 <= len(ours) < 3, ours
     assert ran.error.__cause__ is None
     assert ran.error.__suppress_context__ or ran.error.__context__ is None
+
+
+@pytest.mark.parametrize("how", [{}, {"deferrable": True}, {"mode": "reschedule", "poke_interval": 5}], ids=str)
+def test_below_the_error_of_a_sensor_are_few_frames_of_ours(api, how) -> None:
+    """The cause is a line before the exception, as in the task that launched the app."""
+    run_task(launch(sh("exit 3", num_replicas=2), wait=False), api)
+    handle = api.xcoms["t", "return_value"]["handle"]
+    hook = LaunchHook.for_connection("launch_local_default")
+    hook.runner.wait(handle)
+    hook.close()
+    ran, _ = run_to_end(sensor(handle, **how), api)
+
+    assert 1 <= len(ours_in(ran.error)) < 3
+    assert ran.error.__suppress_context__ or ran.error.__context__ is None
+    errors = [rendered(entry) for entry in ran.log if entry["level"] == "error"]
+    assert "exited with code 3" in str(ran.error)
+    assert str(ran.error).partition("\n")[0] in errors
+
+
+def test_below_the_error_of_a_decorated_function_are_few_frames_of_ours(api) -> None:
+    with a_dag() as dag:
+
+        @task.launch
+        def failing() -> AppDef:
+            return AppDef("x", [sh("exit 3")])
+
+        @task.launch_python
+        def raising() -> None:
+            raise ValueError("of the function")
+
+        failing()
+        raising()
+    for name, text in (("failing", "exited with code 3"), ("raising", "of the function")):
+        ran = run_task(dag.get_task(name), api)
+        assert text in str(ran.error)
+        assert 1 <= len(ours_in(ran.error)) < 3
 
 
 def test_below_the_error_of_a_killed_task_are_few_frames_of_ours(api, tmp_path, monkeypatch) -> None:

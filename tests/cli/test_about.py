@@ -134,3 +134,56 @@ def test_each_command_has_json() -> None:
 
     assert len(COMMANDS) == 13
     assert without == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run -s local utils.echo",
+        "run -s local --log utils.echo",
+        "run -s local --dryrun utils.echo",
+        "status {app}",
+        "describe {app}",
+        "describe --native {app}",
+        "log {app}",
+        "log -f --tail 1 {app}",
+        "list -s local",
+        "cancel {app}",
+        "delete {app}",
+        "sweep -s local --older-than 0s",
+        "components",
+        "components utils.echo",
+        "components --print utils.echo",
+        "options",
+        "options slurm",
+        "connections",
+        "connections --test c",
+        "configure -s local",
+        "configure -s local --print",
+    ],
+)
+def test_json_is_all_that_a_command_prints(launch, define, words) -> None:
+    """For `dryrun`, which needs Airflow, see `test_process.py`."""
+    define()
+    app = launch("run", "-s", "local", "--wait", "utils.echo").out.strip()
+    name, *rest = words.format(app=app).split()
+    ran = launch(name, "--json", *rest)
+
+    assert ran.code == 0, ran.err
+    assert documents(ran.out)
+
+
+def test_each_command_is_asked_for_json() -> None:
+    (asked,) = test_json_is_all_that_a_command_prints.pytestmark
+
+    assert {words.split()[0] for words in asked.args[1]} == {*COMMANDS} - {"dryrun"}
+
+
+def documents(text: str) -> list[object]:
+    """Return the JSON documents of a text that has nothing else."""
+    found, rest = [], text.lstrip()
+    while rest:
+        document, end = json.JSONDecoder().raw_decode(rest)
+        found.append(document)
+        rest = rest[end:].lstrip()
+    return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_provider_launch.cli.apps import parse_duration
 from airflow_provider_launch.cli.targets import for_handle
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.owner import OWNER
 from tests.cli.conftest import Ran
 from tests.support.apps import until
 
@@ -39,6 +42,15 @@ def test_the_status_of_a_failed_app_is_an_exit_code(launch) -> None:
     handle = launch("run", "-s", "local", "--wait", "utils.sh", "--", "sh", "-c", "exit 4").out.strip()
 
     assert launch("status", handle).code == 1
+
+
+def test_the_status_shows_how_many_replicas_run(launch, shell) -> None:
+    role = {"name": "r", "image": "", "entrypoint": "sh", "args": ["-c", "sleep ${replica_id}00"], "num_replicas": 3}
+    (shell / "app.json").write_text(json.dumps({"name": "some", "roles": [role]}))
+    handle = launch("run", "-s", "local", "app.json").out.strip()
+
+    until(lambda: launch("status", handle).out.splitlines()[0] == "RUNNING (2 of 3 running)")
+    launch("cancel", handle)
 
 
 @pytest.mark.parametrize("command", ["status", "describe", "log", "cancel", "delete"])
@@ -114,6 +126,28 @@ def test_list_filters(launch, app) -> None:
     assert launch("list", "--json", "--dag", "d").data == []
     assert launch("list", "--state", "broken").code == 2
     assert app in launch("list").out
+
+
+def test_list_and_sweep_find_the_apps_of_a_task(launch, shell) -> None:
+    """As the operator marks them."""
+    role = {"name": "r", "image": "", "entrypoint": "true"}
+    handles = {}
+    for task_id in ("a", "b"):
+        owner = {"dag_id": "d", "run_id": "r1", "task_id": task_id, "map_index": -1}
+        app = {"name": task_id, "roles": [role], "metadata": {OWNER: owner}}
+        (shell / "app.json").write_text(json.dumps(app))
+        handles[task_id] = launch("run", "-s", "local", "--wait", "app.json").out.strip()
+    launch("run", "-s", "local", "--wait", "utils.echo")
+
+    def found(*words: str) -> set[str]:
+        return {row["handle"] for row in launch("list", "--json", *words).data}
+
+    assert found("--dag", "d") == found("--run", "r1") == {*handles.values()}
+    assert found("--dag", "d", "--task", "a") == {handles["a"]}
+    assert found("--dag", "other") == found("--run", "r2") == found("--dag", "d", "--task", "c") == set()
+    assert "d a r1" in launch("list", "--task", "a").out
+    assert launch("sweep", "--json", "--older-than", "0s", "--task", "b").data == [handles["b"]]
+    assert found("--dag", "d") == {handles["a"]}
 
 
 def test_the_default_of_the_file_is_listed_too(launch, app, define, shell, tmp_path) -> None:

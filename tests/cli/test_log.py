@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 
 from airflow_provider_launch.cli.log import parse_wanted
@@ -78,9 +81,20 @@ def test_tail_counts_the_lines_that_match(launch, app) -> None:
 def test_json_has_one_document_per_line(launch, app) -> None:
     row, *_ = launch("log", "--json", app + "/a").rows
 
+    assert 0 <= time.time() - row.pop("time") < 600
     assert row == {
-        "role": "a", "replica": 0, "attempt": 0, "stream": "stdout", "time": None, "container": "", "text": "a1",
+        "role": "a", "replica": 0, "attempt": 0, "stream": "stdout", "container": "", "text": "a1",
     }  # fmt: skip
+
+
+def test_lines_of_all_replicas_are_in_order_of_time(launch, shell) -> None:
+    script = "sleep 0.$((1 + 2 * ${replica_id})); for n in 1 2; do echo $n of ${replica_id}; sleep 0.4; done"
+    role = {"name": "r", "image": "", "entrypoint": "sh", "args": ["-c", script], "num_replicas": 2}
+    (shell / "app.json").write_text(json.dumps({"name": "ordered", "roles": [role]}))
+    handle = launch("run", "-s", "local", "--wait", "app.json").out.strip()
+
+    for options in ([], ["--tail", "2"], ["-f"]):
+        assert texts(launch("log", *options, handle)) == [f"[r/{k}] {n} of {k}" for n in (1, 2) for k in (0, 1)]
 
 
 def test_follow_shows_the_tail_and_what_follows(launch, app) -> None:

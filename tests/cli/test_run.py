@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 
 import pytest
+
+from airflow_provider_launch.runner import Runner
 
 pytestmark = pytest.mark.engine("local")
 
@@ -66,6 +70,49 @@ def test_a_dry_run_starts_nothing(launch, tmp_path) -> None:
     assert ran.code == 0
     assert "echo hi" in ran.out
     assert launch("list", "--json").data == []
+
+
+def test_the_copy_of_a_workspace_is_shown(launch, shell) -> None:
+    """How much is copied, and what is left out."""
+    (shell / "code").mkdir()
+    for name in ("run.sh", "notes.txt"):
+        (shell / "code" / name).write_text("echo mirrored\n")
+    (shell / "code" / ".launchignore").write_text("*.txt\n")
+    role = {"name": "r", "image": "", "entrypoint": "sh", "args": ["run.sh"]}
+    (shell / "app.json").write_text(json.dumps({**APP, "roles": [role]}))
+    ran = launch("run", "-s", "local", "--log", "--workspace", "code", "app.json")
+
+    assert (ran.code, ran.out.count("\n")) == (0, 1)
+    assert "[r/0] mirrored" in ran.err
+    (copied,) = [line for line in ran.err.splitlines() if line.startswith("copying workspace ")]
+    assert "code: 2 files, " in copied
+    assert "left out: notes.txt" in copied
+
+
+@pytest.mark.engine("docker")
+def test_the_build_of_a_workspace_is_shown_while_it_runs(start, shell, docker_engine) -> None:
+    """A build may take minutes, and its output is the only sign of life."""
+    (shell / "code").mkdir()
+    (shell / "code" / "mark").write_text(uuid.uuid4().hex)
+    (shell / "code" / "Dockerfile.torchx").write_text(
+        "ARG IMAGE\nFROM $IMAGE\nRUN echo first step\nRUN sleep 3; echo second step\nCOPY mark /mark\n"
+    )
+    role = {"name": "r", "image": docker_engine.image, "entrypoint": "cat", "args": ["/mark"]}
+    (shell / "app.json").write_text(json.dumps({**APP, "roles": [role]}))
+    process = start("run", "-s", "docker", "-cfg", "pull=never", "--log", "--workspace", "code", "app.json")
+    seen = {}
+    for line in process.stderr:
+        seen.setdefault(line.rstrip(), time.monotonic())
+    handle = process.stdout.read().strip()
+    with Runner("tests") as runner:
+        runner.delete(handle)
+
+    assert process.wait(60) == 0, seen
+    assert seen["build: second step"] - seen["build: first step"] > 2
+    assert f"[r/0] {(shell / 'code' / 'mark').read_text()}" in seen
+    assert not [line for line in seen if "::" in line]
+    (image,) = {line.removeprefix("build of ") for line in seen if line.startswith("build of ")}
+    docker_engine.client.api.remove_image(image, force=True)
 
 
 @pytest.mark.parametrize("name", ["app.json", "app.yaml"])

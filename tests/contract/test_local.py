@@ -38,6 +38,7 @@ class TestLocal(HostContract):
             Capability.APPLICATION_RETRY,
             Capability.ADOPT,
             Capability.STREAMS,
+            Capability.TIME_FILTER,
             Capability.RANK0,
             Capability.PORTS,
             Capability.GPU,

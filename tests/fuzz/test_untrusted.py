@@ -140,9 +140,10 @@ ENTRIES = st.lists(st.tuples(COLUMNS, COLUMNS, COLUMNS).map(lambda parts: " ".jo
 @fuzzed
 @given(ENTRIES | st.binary(max_size=300), st.integers(0, 400), st.lists(st.integers(0, 10**6), max_size=5).map(sorted))
 def test_the_index_of_times(data, position, ends):
-    times, at = time_index.line_times(Bytes(data), Stream.STDOUT, position, ends, 5.0)
+    times, at, covered = time_index.line_times(Bytes(data), Stream.STDOUT, position, ends, 5.0)
 
     assert len(times) == len(ends)
+    assert 0 <= covered <= len(ends)
     assert at >= 0
     assert all(math.isfinite(time) for time in times)
 

@@ -161,7 +161,7 @@ def link_to_a_secret(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [fifo, unix_socket, link_to_a_secret])
-@pytest.mark.parametrize("name", ["stdout", "stderr", "result", "error.json"])
+@pytest.mark.parametrize("name", ["stdout", "stderr", "times", "result", "error.json"])
 def test_no_file_of_an_app_stops_its_observers(apps: Apps, name: str, make: Callable[[Path], None]) -> None:
     """One open() that blocks under the scheduler's lock would stop all apps of the connection."""
     app_id = apps.start(sh("echo fine; echo bad >&2; exit 1"))

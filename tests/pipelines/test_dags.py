@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import traceback
 
 import pytest
 import structlog
+import yaml
 
 from airflow_provider_launch.pipelines import PipelineError, dag_from_file, load_pipelines
 
@@ -244,3 +246,17 @@ def test_a_patch_keeps_the_type_of_its_command(write):
 
     assert (tasks["a"].step.command_type, tasks["a"].command) == ("shell", "echo hello")
     assert (tasks["b"].step.command_type, tasks["b"].command) == ("python", "m.f")
+
+
+def test_below_the_error_of_a_step_are_few_frames_of_ours(write):
+    """As in other tasks of this package, the log ends with the cause and not with our code."""
+    from airflow_provider_launch.pipelines import dag_from_file
+    from tests.airflow.support import FakeExecutionApi, run_task
+
+    step = {"type": "task", "command_type": "shell", "command": "exit 3", "next": "success"}
+    dag = dag_from_file(write(yaml.safe_dump({"dag": {"start_at": "a", "steps": {"a": step}}})))
+    ran = run_task(dag.get_task("a"), FakeExecutionApi())
+
+    assert "exited with code 3" in str(ran.error)
+    frames = traceback.extract_tb(ran.error.__traceback__)
+    assert 1 <= sum("/airflow_provider_launch/" in frame.filename for frame in frames) < 3

@@ -25,6 +25,7 @@ class TestTsp(HostContract):
             Capability.APPLICATION_RETRY,
             Capability.ADOPT,
             Capability.STREAMS,
+            Capability.TIME_FILTER,
             Capability.RANK0,
             Capability.PORTS,
             Capability.RESULT,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_launch.schedulers import slurm
 
-SCRIPT = (Path(slurm.__file__).parent / "scripts" / "launch.sh").read_text()
+SCRIPTS = Path(slurm.__file__).parent / "scripts"
+SCRIPT, REPLICA = (SCRIPTS / "launch.sh").read_text(), (SCRIPTS / "replica.sh").read_text()
 
 
-def function(name: str) -> str:
-    begin = SCRIPT.index(f"\n{name}() {{")
-    return SCRIPT[begin : SCRIPT.index("\n}\n", begin) + 3]
+def function(name: str, script: str = SCRIPT) -> str:
+    begin = script.index(f"\n{name}() {{")
+    return script[begin : script.index("\n}\n", begin) + 3]
 
 
 RUNNING = "echo 'JobId=7 JobName=x JobState=RUNNING Reason=None Requeue=1 Restarts=1 BatchFlag=1 '"
@@ -99,3 +101,26 @@ def test_the_outcome_of_an_attempt(ends: str, services: str, expected: str) -> N
     done = ran(ends, "outcome 0 0", launch_services=services)
 
     assert (done.stdout.strip(), done.stderr) == (expected, "")
+
+
+def test_the_index_of_times_is_fine_at_first_and_coarse_later(tmp_path: Path) -> None:
+    """Lines of short apps are ordered by it, and an index of days has a few MB."""
+    parts = [
+        "take_signals() { :; }; keep_grace() { :; }; check_at=99",
+        "exec 5>>stdout 6>>stderr 7>>times 8<> <(:)",
+        '(for n in $(seq 130); do echo "$n" >&5; sleep 0.05; done; echo 0 >&8) &',
+        "pid=$!",
+        function("note_times", REPLICA),
+        function("await_program", REPLICA),
+        "await_program; note_times",
+        'exit "$code"',
+    ]
+    subprocess.run(["bash", "-c", "\n".join(parts)], cwd=tmp_path, timeout=120, check=True)
+
+    times = [float(line.split()[0]) for line in (tmp_path / "times").read_text().splitlines()]
+    assert 4 <= sum(0 < time - times[0] <= 1 for time in times) <= 10
+    # The last one is written at the end of the program.
+    late = [time for time in times[:-1] if time - times[0] > 5.5]
+    assert len(late) > 1
+    assert all(second - first > 0.45 for first, second in pairwise(late))
+    assert int((tmp_path / "times").read_text().split()[-2]) == (tmp_path / "stdout").stat().st_size

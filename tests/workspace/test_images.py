@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,20 @@ def launched(runner: Runner, image: str, project: Path, script: str = "cat mark"
     return "".join(lines), status
 
 
-def test_an_unchanged_workspace_is_built_and_pushed_once(runner, docker_engine, docker_proxy, registry, project):
+def test_an_unchanged_workspace_is_built_and_pushed_once(
+    runner, docker_engine, docker_proxy, registry, project, caplog
+):
+    caplog.set_level("INFO")
     for _ in range(3):
         told, status = launched(runner, docker_engine.image, project, image_repo=f"{registry}/once")
         assert (told, status.state) == ((project / "mark").read_text(), AppState.SUCCEEDED)
 
     assert len(docker_proxy.matching("POST", r"/build$")) == 1
     assert len(docker_proxy.matching("POST", r"/push$")) == 1
+    # Progress of the upload, which may take minutes.
+    texts = [record.getMessage() for record in caplog.records]
+    assert any(re.fullmatch(rf"pushed layer [0-9a-f]+ of {registry}/once:.*", text) for text in texts), texts
+    assert sum(text.startswith("pushing ") for text in texts) == 1
 
 
 def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, project, caplog):

@@ -42,6 +42,7 @@ EVERYWHERE = frozenset(
         Capability.RESULT,
         Capability.ADDRESSES,
         Capability.SERVICE_ROLES,
+        Capability.TIME_FILTER,
     }
 )
 """The capabilities of every built-in scheduler."""

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
@@ -30,6 +31,7 @@ from airflow_provider_launch.schedulers.logs import (
 CHUNK_BYTES = 256 * 1024
 _UNFINISHED_BYTES = 4096
 _ORDER = (Stream.STDOUT, Stream.STDERR)
+_LAST = float("inf")
 
 
 class LogFile(Protocol):
@@ -86,7 +88,7 @@ def read_chunk(
         # Checked before the read, so that no line is missed.
         complete = attempt.is_over or is_complete(attempt.number)
         after = dict(state)
-        lines: list[LogLine] = []
+        lines: list[tuple[float, LogLine]] = []
         is_exhausted = True
         # The index is opened before the logs, so that the logs contain all lines that it covers.
         with open_index(attempt.source) if open_index else contextlib.nullcontext() as index:
@@ -95,11 +97,10 @@ def read_chunk(
                     if file is not None:
                         position = state.get(stream.value)
                         found, after[stream.value], at_end = _read_file(file, stream, position, index, complete)
-                        lines += [LogLine(text, stream, time, attempt.number) for text, time in found]
+                        lines += [(at, LogLine(text, stream, time, attempt.number)) for text, time, at in found]
                         is_exhausted = is_exhausted and at_end
-        if index is not None:
-            lines.sort(key=lambda line: line.time or 0.0)
-        return AttemptRead(lines, after, continues=complete and is_exhausted)
+        lines.sort(key=itemgetter(0))
+        return AttemptRead([line for _, line in lines], after, continues=complete and is_exhausted)
 
     each = [
         Attempt(at, {"at": list(at)}, number, has_log=True, is_over=number < len(attempts) - 1)
@@ -136,21 +137,28 @@ def unfinished_text(file: LogFile, offset: int) -> str:
 
 def _read_file(
     file: LogFile, stream: Stream, position: Any, index: IndexFile | None, complete: bool
-) -> tuple[list[tuple[str, float | None]], Any, bool]:
-    """Return whole lines (with `complete` also an unfinished last one), the new position, whether all was read."""
+) -> tuple[list[tuple[str, float | None, float]], Any, bool]:
+    """Return whole lines (with `complete` also an unfinished last one), the new position, whether all was read.
+
+    Each line has its time, and the key by which the lines of both streams are sorted.
+    """
     inode, offset, scanned, at = _parts(position)
     if inode != file.inode:
         # The file was replaced: the offsets belong to the old one.
         offset = scanned = at = 0
     end = _end_of_lines(file, offset, max(scanned, offset), complete=complete)
-    lines: list[tuple[str, float | None]] = []
+    lines: list[tuple[str, float | None, float]] = []
     if end > offset:
         data = file.read(offset, end - offset)
         texts = split_lines(data.decode("utf-8", "replace"))
-        times: Sequence[float | None] = [None] * len(texts)
-        if index is not None:
-            times, at = line_times(index, stream, at, line_ends(data, offset), file.modified)
-        lines, scanned = [*zip(texts, times, strict=True)], end
+        if index is None:
+            lines = [(text, None, _LAST) for text in texts]
+        else:
+            times, at, covered = line_times(index, stream, at, line_ends(data, offset), file.modified)
+            # The other lines have no final time, and their order must be the same in a later read from this cursor.
+            keys = [*times[:covered], *[_LAST] * (len(texts) - covered)]
+            lines = [*zip(texts, times, keys, strict=True)]
+        scanned = end
     else:
         scanned = file.size
     is_exhausted = end >= file.size

@@ -1,8 +1,8 @@
 """Times of the lines of an append-only log, from an index file next to it.
 
-An entry of the index is `time bytes-of-stdout bytes-of-stderr`: the sizes of the logs at that time. It is written at
-most every half second, and only when a log has grown. A line of a log gets the time of the first entry that covers its
-end.
+An entry of the index is `time bytes-of-stdout bytes-of-stderr`: the sizes of the logs at that time. It is written only
+when a log has grown: at short intervals in the first seconds, so that lines of short apps can be ordered, and later
+twice a second at most. A line of a log gets the time of the first entry that covers its end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def line_ends(data: bytes, offset: int) -> list[int]:
 
 def line_times(
     index: IndexFile, stream: Stream, position: int, ends: Sequence[int], modified: float
-) -> tuple[list[float], int]:
-    """Return the time of each line, and the position in the index for later lines.
+) -> tuple[list[float], int, int]:
+    """Return the time of each line, the position in the index for later lines, and how many lines the index covers.
 
     Args:
         index: the index of the attempt.
@@ -68,7 +68,7 @@ def line_times(
         times += [newest] * (bisect_right(ends, size) - len(times))
         if len(times) == len(ends):
             break
-    return times + [max(newest, modified)] * (len(ends) - len(times)), position
+    return times + [max(newest, modified)] * (len(ends) - len(times)), position, len(times)
 
 
 def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[float, int, int]]:

@@ -155,7 +155,7 @@ class AwsBatchRunOpts(StructuredOpts):
 
     shell: bool = True
     """Whether a small `sh` script starts the program, gives each replica its number, returns the result and marks the
-    end of the log. Use False for images without `sh`."""
+    end of the log. Turn it off for images without `sh`."""
 
     init: bool = True
     """Whether an init is process 1, so that signals reach the program and zombie processes are reaped."""

@@ -99,7 +99,6 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
     app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', not starting with '-'"
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
         Capability.DISRUPTION_RETRY,
-        Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
         Capability.IMAGE_ENTRYPOINT,

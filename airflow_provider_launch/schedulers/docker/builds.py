@@ -15,12 +15,15 @@ from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 from airflow_provider_launch.util.log_groups import END, START, unfolded
+from airflow_provider_launch.util.untrusted import one_line
 
 log = logging.getLogger(__name__)
 
 _SILENCE_S = 1800.0
 """Maximum seconds without output of a build step."""
 _OUTPUT_LINES = 12
+_PUSHED = "Pushed"
+"""Status of a layer that the registry did not have."""
 _SYNTAX = ("dockerfile parse error", "unknown instruction", "failed to parse", "syntax error")
 
 
@@ -103,6 +106,8 @@ class Builds:
                 for document in documents_in(response):
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._push_refused(name, str(text))
+                    if document.get("status") == _PUSHED:
+                        log.info("pushed layer %s of %s", unfolded(one_line(str(document.get("id")), 64)), name)
         except RegistryError as error:
             raise self._push_refused(name, str(error)) from error
 

@@ -105,7 +105,6 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     app_id_help: ClassVar[str] = "cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
         Capability.STREAMS,
-        Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
         Capability.IMAGE_ENTRYPOINT,

@@ -153,7 +153,6 @@ class KubernetesScheduler(
     }
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
         Capability.DISRUPTION_RETRY,
-        Capability.TIME_FILTER,
         Capability.BIND_MOUNT,
         Capability.VOLUME_MOUNT,
         Capability.IMAGE_ENTRYPOINT,

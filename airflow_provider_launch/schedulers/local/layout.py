@@ -9,7 +9,7 @@
                      supervisor.log
                      job.json, submit.lock   of an app in a queue
                      run/<app attempt>/<role>/<replica>/<replica attempt>/
-                         started pid exit stdout stderr shim.lock result error.json torch/
+                         started pid exit stdout stderr times shim.lock result error.json torch/
 <root>/journal       one line per change of any app
 <root>/ports/        <port>.lock       <root>/gpus/ <gpu>.lock
 <root>/building/     half-built and half-removed apps

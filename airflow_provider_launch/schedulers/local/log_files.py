@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from airflow_provider_launch.schedulers._kit import file_log
-from airflow_provider_launch.schedulers.local import layout
+from airflow_provider_launch.schedulers.local import layout, log_times
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 from airflow_provider_launch.schedulers.local.shim import ending_of
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
@@ -39,6 +39,7 @@ def read_chunk(
         cursor,
         streams,
         open_log=lambda at, stream: file_log.open_file(f"{path(at)}/{stream.value}"),
+        open_index=lambda at: file_log.open_file(f"{path(at)}/{log_times.NAME}"),
         is_complete=lambda number: over or os.path.exists(f"{path(attempts[number])}/exit"),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import re
 import socket
@@ -32,6 +33,8 @@ from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.secrets import masked_args, masked_env
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
+
+log = logging.getLogger(__name__)
 
 RANK0_HOST = "localhost"
 INHERITED = (
@@ -109,6 +112,7 @@ class LocalRequest:
             InvalidAppError: a file cannot be copied.
         """
         for name, files in self.workspaces.items():
+            log.info("copying %s", files)
             try:
                 files.copy_to(os.path.join(directory, name))
             except OSError as error:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, signal_name
-from airflow_provider_launch.schedulers.local import layout, processes, safe_files
+from airflow_provider_launch.schedulers.local import layout, log_times, processes, safe_files
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 STOP = signal.SIGTERM
@@ -77,8 +77,10 @@ class _Shim:
         me = os.getpid()
         layout.write_json(f"{self.directory}/pid", {"shim": me, "start": processes.start_time(me), "at": started})
         if not self.stopped:
+            times = log_times.LogTimes(self.directory)
             self.pid = self._fork_command()
-            self._wait(wake)
+            self._wait(wake, times)
+            times.write()
         self._keep_exit(self._exit(started), wake)
 
     def _claim(self) -> bool:
@@ -92,7 +94,8 @@ class _Shim:
     def _listen(self) -> int:
         read, write = pipe()
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for signum in (signal.SIGCHLD, log_times.REPORT):
+            signal.signal(signum, lambda *_: None)
         signal.signal(STOP, self._on_stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP})
         return read
@@ -153,7 +156,7 @@ class _Shim:
         except OSError as error:
             _report(f"launch: logs are not in {directory!r}: {error.strerror}")
 
-    def _wait(self, wake: int) -> None:
+    def _wait(self, wake: int, times: log_times.LogTimes) -> None:
         """Wait for the command and its descendants; on request stop them with TERM, then KILL."""
         deadline: float | None = None
         while True:
@@ -171,10 +174,12 @@ class _Shim:
                 processes.kill_all(os.getpid(), signal.SIGTERM, group=self._group())
             if deadline is not None and time.monotonic() >= deadline:
                 processes.kill_all(os.getpid(), signal.SIGKILL, group=self._group())
+            times.check()
             # Without a deadline the shim sleeps until a signal wakes it, so an idle replica costs nothing.
-            ready, _, _ = select.select([wake], [], [], None if deadline is None else _STEP_S)
-            if ready:
-                os.read(wake, 4096)
+            pauses = [pause for pause in (times.pause_s(), None if deadline is None else _STEP_S) if pause is not None]
+            ready, _, _ = select.select([wake], [], [], min(pauses, default=None))
+            if ready and log_times.REPORT in os.read(wake, 4096):
+                times.on_report()
 
     def _group(self) -> int | None:
         # After the leader was reaped, its number may belong to another group.

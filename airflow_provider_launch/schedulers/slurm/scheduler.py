@@ -78,7 +78,6 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
     capabilities: ClassVar[frozenset[Capability]] = EVERYWHERE | {
         Capability.DISRUPTION_RETRY,
         Capability.STREAMS,
-        Capability.TIME_FILTER,
         Capability.WORKSPACE,
     }
     poll_interval_s: ClassVar[float] = 5.0

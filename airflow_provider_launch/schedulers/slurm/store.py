@@ -93,6 +93,8 @@ class Store:
             AppConflictError: the id belongs to another app.
         """
         nonce = uuid.uuid4().hex
+        for files in request.workspaces.values():
+            log.info("copying %s to the cluster", files)
         tar = packed(app_files(request, instance=uuid.uuid4().hex), request.workspaces)
         options = [*request.components[0]]
         for component in request.components[1:]:

@@ -94,6 +94,19 @@ def test_a_line_that_the_index_does_not_cover_yet_has_the_time_of_the_last_write
     assert timed(log.read()) == [("a\n", 1.0), ("b\n", 5.0)]
 
 
+def test_lines_that_the_index_does_not_cover_yet_keep_their_order(log) -> None:
+    """A follower that was cut between them counts lines from the same cursor."""
+    for name, text, time in (("stdout", "a\nb\n", 6.0), ("stderr", "e\n", 5.0)):
+        (log.path / name).write_text(text)
+        os.utime(log.path / name, (time, time))
+    first = log.read()
+    log.write(7.0, "c\n")
+
+    assert [line.text for line in first.lines] == ["a\n", "b\n", "e\n"]
+    assert [line.time for line in first.lines] == [6.0, 6.0, 5.0]
+    assert [line.text for line in log.read(first.cursor).lines] == ["c\n"]
+
+
 def test_times_never_go_back_within_a_log(log) -> None:
     """The clock of a node was set back: sorting by time must not change the order of lines."""
     log.write(9.0, "a\n")

@@ -85,13 +85,17 @@ note_times() {
     echo "${t:0:13} $noted" >&7
 }
 # The end of the program comes through a pipe: `wait` of bash may miss it when a signal comes at the same time.
-await_program() { # indexes twice a second, after a day every 1.4 seconds, so that an index has at most a few MB
-    local began=$SECONDS pause part ended=''
+# The index is written ten times in the first second, because lines of short apps are ordered by it, twice a second after
+# five seconds, and every 1.4 seconds after a day, so that it has at most a few MB.
+await_program() {
+    local began=$SECONDS age pause part ended=''
     code='' noted='0 0'
     while [ ! "$ended" ]; do
         kill -0 "$pid" || ended=1 # its shell has written to the pipe
         note_times
-        printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
+        age=$((SECONDS - began))
+        pause=$((age < 5 ? 10 + 8 * age : 50 + age / 1000)) # hundredths of a second
+        printf -v pause '%d.%02d' $((pause / 100)) $((pause % 100))
         ! read -r -t "$pause" part <&8 || ended=1
         code+=$part # a signal may cut it in two
         if [ "$SECONDS" -ge "$check_at" ]; then
