@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 from airflow.sdk import Variable, task
 from airflow.sdk._shared.secrets_masker import reset_secrets_masker
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_launch._task.secrets import hidden_values, places_of
-from airflow_provider_launch.decorators.launch_python import launch_python_task
+from airflow_provider_launch.decorators.launch_python import _plain, launch_python_task
 from airflow_provider_launch.functions import Replica
 from airflow_provider_launch.functions.result import values_of
 from airflow_provider_launch.specs import AppState, Resource
@@ -531,6 +532,14 @@ def test_mapped_arguments_that_json_can_hold_arrive() -> None:
         assert run(operator, api, map_index=1).error is None
         found.append(api.xcoms[operator.task_id, "return_value", 1])
     assert found == [[2, None], [["b", [None]], None], [9, 2], [3, None], [2, {"a": 1.5}]]
+
+
+def test_parameters_of_a_dag_are_a_dict_for_the_function() -> None:
+    """`dag.params` is an object of Airflow, which no image needs to have."""
+    found = _plain({"all": ParamsDict({"depth": 3})})
+
+    assert found == {"all": {"depth": 3}}
+    assert type(found["all"]) is dict
 
 
 def test_parts_of_airflow_stay_on_the_worker() -> None:

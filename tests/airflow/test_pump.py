@@ -279,6 +279,18 @@ def test_beyond_its_limit_a_replica_is_left_to_the_worker(engine, feeds) -> None
     assert texts[-1] == "more\n"
 
 
+def test_each_replica_has_a_limit_of_its_own(engine, feeds) -> None:
+    feed, log, app_id = feeds("two", limit=LogLimit(200), replicas=2)
+    pump = LogPump(1e9)
+    pump.add(feed)
+    for k in (0, 1):
+        engine.write(app_id, "worker", k, "".join(f"{number}\n" for number in range(1, 1001)))
+        until(lambda k=k: log.lines[-1:] == [f"cut worker/{k} 200"])
+    pump.remove(feed)
+
+    assert log.lines.count("36\n") == 2
+
+
 class PieceLog(Log):
     """Takes whole lines, and pieces of long ones, as `TaskLog` does."""
 

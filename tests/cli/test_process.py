@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 from airflow_provider_launch.cli.commands import COMMANDS
+from airflow_provider_launch.cli.main import main
 from tests.cli.conftest import ROOT
 from tests.support.apps import until
 
@@ -108,6 +110,18 @@ def test_a_reader_that_ends_is_no_error(start, launch, options) -> None:
     assert process.returncode == 0
     assert "Error" not in err
     assert "Traceback" not in err
+
+
+def test_a_stream_of_python_may_have_no_reader(shell, monkeypatch) -> None:
+    """Notebooks and tests give `main` a stdout without a descriptor."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+
+    assert main(["components"]) == 0
 
 
 def test_any_bytes_can_be_printed_in_any_locale(start, launch) -> None:

@@ -221,6 +221,21 @@ def test_a_cursor_that_does_not_move_is_named(test, tmp_path):
     assert "the cursor did not move although lines were read" in run_test("NeverMovesTheCursor", test, tmp_path).texts()
 
 
+def test_a_scheduler_that_reports_no_ends_need_not_report_them(tmp_path):
+    found = run_test("HealthyThreads", "test_an_end_that_is_reported_need_not_be_asked_for", tmp_path)
+
+    assert [report.outcome for report in found.reports if report.when == "call"] == ["skipped"]
+
+
+def test_what_a_scheduler_does_not_promise_is_not_tested(tmp_path):
+    words = ("same_id", "twice_starts_once", "racing", "launcher_injects", "runs_nothing_again", "killed_while_it")
+    found = run_pytest(f"{SUITE}::TestAdoptsNothing", tmp_path, "-k", " or ".join(words))
+    outcomes = {report.nodeid.rpartition("::")[2]: report.outcome for report in found.reports if report.when == "call"}
+
+    assert len(outcomes) >= 9
+    assert {*outcomes.values()} == {"skipped"}, outcomes
+
+
 def test_every_test_of_the_contract_notices_some_defect():
     """Fix: add a scheduler with this defect to `broken/`."""
     tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}

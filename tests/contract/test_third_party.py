@@ -47,6 +47,16 @@ class TestThreads(SchedulerContract):
     def unreachable_params(self, tmp_path):
         return {"root": str(tmp_path / "nowhere")}
 
+    def test_the_kit_polls_with_pauses(self, apps):
+        """The engine of an author may be shared with many users."""
+        app_id = apps.start(apps.sh("sleep 1"))
+        scheduler, asked = apps.another(), []
+        describe = scheduler.describe
+        scheduler.describe = lambda app_id: asked.append(app_id) or describe(app_id)
+        apps.end(app_id, scheduler)
+
+        assert len(asked) < 40
+
 
 def test_the_example_gives_each_replica_the_promised_variables(tmp_path):
     """Authors copy it."""

@@ -178,6 +178,18 @@ def test_a_frame_of_gigabytes_is_delivered_as_it_comes() -> None:
     assert process_time() - began < 30
 
 
+def test_memory_does_not_grow_with_the_seconds_of_a_log() -> None:
+    """A follower reads one answer for days, and each line may have another second."""
+    parser = FrameParser()
+    tracemalloc.start()
+    try:
+        for second in range(20_000):
+            list(parser.feed(encoded([("stdout", BASE + second * NS, b"x\n")])))
+        assert tracemalloc.get_traced_memory()[0] < MB
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_quiet_log_is_read_with_one_short_answer() -> None:
     log = Log()
     for number in range(5000):

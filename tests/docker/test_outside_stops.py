@@ -98,6 +98,19 @@ def test_an_observer_learns_of_them(
     assert observer.ended_at[container.id] == 999
 
 
+@pytest.mark.parametrize(("state", "code"), [("exited", 3), ("exited", 137), ("dead", 0), ("running", None)])
+def test_only_programs_that_ended_with_0_need_events(state: str, code: int | None) -> None:
+    """A failure has its own cause. An app that fails and is retried would cost a request for events at each attempt."""
+    rows = listed.Engine(("main", 1, "REPLICA", 0))
+    rows.replica("main", 0, state, code)
+    replay = Replay([])
+    engine = Engine(DockerConnection(host="unix:///none"))
+    engine.wire = replay  # type: ignore[assignment]
+    Observer(engine, None, None).find_outside_stops([rows.app()], listed.NOW)  # type: ignore[arg-type]
+
+    assert not replay.waited
+
+
 def on(container: str, document: dict[str, Any]) -> dict[str, Any]:
     """Return the event for this container."""
     top = {"id": container} if "id" in document else {}

@@ -515,6 +515,15 @@ def test_a_loop_that_was_left_continues(engine, follow, app_id):
     assert states(collect(follower)) == ["SUCCEEDED"]
 
 
+def test_a_loop_ends_when_its_follower_is_closed(follow):
+    """Another thread may close it, such as that of a kill."""
+    follower = follow()
+    until(follower, is_tick)
+    follower.close()
+
+    assert next(iter(follower), None) is None
+
+
 # ---- threads ---------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_launch.follow import log_positions as log_queue
-from airflow_provider_launch.follow.events import LogGap
+from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines
 from airflow_provider_launch.follow.log_positions import position_after
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.stream_loop import stream_loop
@@ -144,6 +144,23 @@ def test_a_stream_of_a_plug_in_that_cannot_be_used_leaves_its_slot_to_others(str
     assert stream_loop()._reserved == before
     assert texts_of(reader) == ["0\n", "1\n"]
     assert not reader.is_streaming()
+
+
+def test_an_ending_that_cannot_be_read_holds_back_no_line():
+    """It is the last output of an earlier attempt, which may be deleted."""
+    lines = [LogLine("first\n", None, None, 0), LogLine("second\n", None, None, 1)]
+    reader = reader_of(lines, 2)
+
+    def fail(*_args: object) -> str:
+        raise OSError("gone")
+
+    reader._scheduler.attempt_ending = fail
+    reader.step()
+    events = [item.event for item in iter(reader.pop, None)]
+
+    assert [(event.attempt, event.ending) for event in events if isinstance(event, AttemptEnded)] == [(0, "")]
+    lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
+    assert lines == ["first\n", "second\n"]
 
 
 def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():

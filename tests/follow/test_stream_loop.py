@@ -199,6 +199,25 @@ def test_the_thread_of_all_streams_comes_back_when_it_fails(server, caplog):
     assert "unexpected command" in caplog.text
 
 
+def test_a_follower_that_fails_at_the_end_of_its_stream_does_not_keep_the_others(server, caplog):
+    """When the thread of all streams fails, each follower must read its log in another way."""
+    engine = StreamLoop()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        time.sleep(60)
+
+    target, bad = server(act), Taker()
+    bad.on_end = Failing("on_end")
+    follow(engine, opened(target), bad)
+    other = follow(engine, opened(target), Taker())
+    engine._command(Failing("command"))
+
+    assert other.ended.wait(60)
+    assert (other.end, engine.count()) == (StreamEnd.CUT, 0)
+    assert "unexpected on_end" in caplog.text
+
+
 @pytest.mark.parametrize("drip", [b"X: y\r\n", b"x"], ids=["headers", "byte"])
 def test_a_header_that_drips_has_one_limit(server, drip):
     stopped = threading.Event()
@@ -419,6 +438,16 @@ def test_a_connection_that_is_silent_for_a_short_time_stays(server, monkeypatch)
 
     assert taker.ended.wait(30)
     assert (taker.end, taker.silent) == (StreamEnd.ENDED, False)
+
+
+def test_a_stream_that_is_being_opened_takes_a_slot(monkeypatch):
+    """Else each of a thousand logs that are opened at the same moment would get a connection."""
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_loop.MAX_STREAMS", 2)
+    engine = StreamLoop()
+
+    assert [engine.reserve() for _ in range(3)] == [True, True, False]
+    engine.release()
+    assert engine.reserve()
 
 
 def test_the_number_of_streams_is_limited(server, monkeypatch):

@@ -231,6 +231,36 @@ def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
     until(lambda: stream_loop().count() == 1)
 
 
+@pytest.mark.parametrize("end", ["close", "leave"])
+def test_a_stream_that_opens_too_late_is_closed(engine, app_id, follow, monkeypatch, end) -> None:
+    """A slow host answers after the task has ended; its connection would stay open as long as the app runs."""
+    opening, may_open = threading.Event(), threading.Event()
+    open_stream = StreamingScheduler.stream_log
+
+    def open_slowly(self: StreamingScheduler, app_id: str, role: str, k: int, *args: Any, **how: Any) -> Any:
+        if k:
+            return None
+        if engine.opened:
+            opening.set()
+            assert may_open.wait(LIMIT_S)
+        return open_stream(self, app_id, role, k, *args, **how)
+
+    monkeypatch.setattr(StreamingScheduler, "stream_log", open_slowly)
+    follower = follow()
+    engine.write(app_id, "worker", 0, "one\n")
+    shown(follower, "one\n")
+    engine.opened[0].cut()
+    assert opening.wait(LIMIT_S)
+    if end == "leave":
+        follower.leave(1)
+    else:
+        follower.close()
+    may_open.set()
+
+    streams(engine, 2)
+    until(lambda: engine.opened[1]._theirs.fileno() == -1)
+
+
 def test_an_unfinished_line_that_cannot_be_read_is_not_a_gap(engine, app_id, follow, monkeypatch) -> None:
     asked = threading.Event()
 

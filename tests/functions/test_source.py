@@ -138,6 +138,10 @@ KINDS = {
         "A, B, C, D = ..., b'\\x00\\xff', -0.0, frozenset()\ndef f():\n    return A is ..., B, str(C), D\n",
         (), (True, b"\0\xff", "-0.0", frozenset()),
     ),
+    "numbers that JSON does not have": (
+        "A, B = float('nan'), (float('inf'), float('-inf'))\ndef f():\n    return str(A), B\n",
+        (), ("nan", (float("inf"), float("-inf"))),
+    ),
     "values within values": (
         "A = ({}, [], (), (b'', {1: ('a', {b'b', 'c'}, frozenset({1.5}))}, float('-inf')), '\\ud800')\n"
         "def f():\n    return A\n",

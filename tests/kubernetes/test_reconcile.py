@@ -612,6 +612,14 @@ def test_the_plan_stores_the_bounds() -> None:
     assert request.restarts
 
 
+def test_the_plan_stores_the_services() -> None:
+    """Observers of other processes read it; without it an app whose roles have all succeeded waits for its services."""
+    board = Role("board", "i", entrypoint="x", service=True)
+    request = build_request(AppDef("x", [Role("trainer", "i", entrypoint="x"), board]), KubernetesOpts(), "app-1", {})
+
+    assert [role.policy.is_service for role in plan_in(plan_text(request)).roles] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("replicas", "text"), [(1, "head: 1 of 1 succeeded; stop"), (2, "head/0: 1 of 1 succeeded; stop")]
 )

@@ -88,6 +88,17 @@ def test_what_another_user_may_write_is_never_run(apps: Apps, place: str, how: s
     shutil.rmtree(apps.dir("evil"))
 
 
+def test_an_app_that_is_followed_is_refused_once_another_user_may_write_it(apps: Apps) -> None:
+    """Its roles are cached, so that its request is not read again."""
+    app_id = apps.start(sh("echo fine; sleep 300"))
+    until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines)
+    apps.dir(app_id).chmod(0o777)
+
+    with pytest.raises(SchedulerRejectedError, match="other users may write"):
+        apps.scheduler.read_logs(app_id, "main", 0)
+    apps.dir(app_id).chmod(0o700)
+
+
 @pytest.mark.parametrize("place", ["apps/evil", "apps/evil/app.json"])
 def test_what_lies_behind_a_link_is_never_run(apps: Apps, tmp_path: Path, place: str) -> None:
     planted(apps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import traceback
 
 import pytest
@@ -65,7 +66,7 @@ def module(write):
 
 
 @pytest.mark.parametrize(("wrong", "expected"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, wrong, expected):
+def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, caplog, wrong, expected):
     """An error of the module would make all of its DAGs stale: their schedules and runs would stop."""
     from airflow.dag_processing.processor import DagFileParseRequest, _parse_file
 
@@ -73,12 +74,14 @@ def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, wrong, exp
 
     found = _parse_file(
         DagFileParseRequest(file=str(path), bundle_path=tmp_path, bundle_name="tests", callback_requests=[]),
-        structlog.get_logger(),
+        logging.getLogger("airflow.parse"),
     )
 
     assert [dag.dag_id for dag in found.serialized_dags] == ["good"]
     assert [*found.import_errors] == ["files/wrong.yaml"]
     assert expected in found.import_errors["files/wrong.yaml"]
+    # The log of the DAG processor names the file, too.
+    assert f"Failed to serialize DAG: {tmp_path / 'files/wrong.yaml'}" in caplog.text
 
 
 def test_a_wrong_file_fails_tests_of_dags(module):
@@ -135,6 +138,19 @@ def test_the_start_of_a_task_reads_the_file_of_its_dag(write, tmp_path, monkeypa
     # Files whose lines do not show the name are read, too.
     assert {*opened} - {"c.yaml", "d.yaml", "e.yaml"} <= {"stem.yaml", "a.yaml", "b.yaml"}
     assert len(opened) <= 4
+
+
+@pytest.mark.parametrize("damage", ["not text", "a link to nothing"])
+def test_a_file_that_cannot_be_read_stops_no_task_of_another_file(write, tmp_path, monkeypatch, damage):
+    write(STUB.format("success"), "files/good.yaml")
+    path = tmp_path / "files/bad.yaml"
+    if damage == "not text":
+        path.write_bytes(b"dag: \xff\n")
+    else:
+        path.symlink_to("nowhere")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "good")
+
+    assert [dag.dag_id for dag in load_pipelines("files", {"__file__": str(tmp_path / "module.py")})] == ["good"]
 
 
 MAP = """

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.pipelines.identities import git_identity
+from airflow_provider_launch.pipelines.identities import git_identity, image_identities, with_digests
+from airflow_provider_launch.specs import AppDef, ReplicaStatus, Role, RoleStatus
+from airflow_provider_launch.specs.states import AppState
 
 
 @pytest.fixture
@@ -43,3 +45,20 @@ def test_git_is_asked_only_about_a_checkout(
 
     assert git_identity(folder) is None
     assert asked.exists() is expected
+
+
+@pytest.mark.parametrize(
+    ("image_ids", "expected"),
+    [
+        (["sha256:1", None, "sha256:1"], [("sha256:1", True)]),
+        (["sha256:1", "sha256:2"], [("sha256:1", True), ("sha256:2", True)]),
+        ([None, ""], [("repo:1", False)]),
+    ],
+)
+def test_an_image_is_identified_by_the_digests_that_ran(image_ids: list[str | None], expected) -> None:
+    """A replica that has not started has no digest yet."""
+    code = [one.to_json() for one in image_identities(AppDef("app", [Role("main", "repo:1")]))]
+    replicas = [ReplicaStatus(k, AppState.RUNNING, "main", "", image_id=each) for k, each in enumerate(image_ids)]
+    found = with_digests(code, [RoleStatus("main", replicas)])
+
+    assert [(one["identifier"], one["dependable"]) for one in found] == expected

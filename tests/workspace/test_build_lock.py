@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -16,6 +17,15 @@ from airflow_provider_launch.workspace.docker_workspace import _build_lock
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path / f"launch-builds-{os.geteuid()}"
+
+
+def is_open(path: Path) -> bool:
+    """Return whether this process has a descriptor of a file or folder."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(link.readlink())
+    return path in found
 
 
 def test_builds_of_one_image_wait_for_each_other(folder):
@@ -53,6 +63,7 @@ def test_a_folder_that_others_may_write_is_refused(folder, mode):
 
     with pytest.raises(SchedulerRejectedError, match=f"mode {mode:04o}"), _build_lock("digest"):
         pass
+    assert not is_open(folder)
 
 
 def test_a_link_in_place_of_the_folder_is_refused(folder, tmp_path):
@@ -93,3 +104,4 @@ def test_a_pipe_in_place_of_the_lock_is_refused_at_once(folder):
 
     with pytest.raises(SchedulerRejectedError, match="not a regular file"), _build_lock("digest"):
         pass
+    assert not is_open(folder / "digest")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers.api import LogChunk, spec_hash
+from airflow_provider_launch.schedulers.api import Capability, LogChunk, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, SchedulerUnavailableError
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.testing._base import until
@@ -51,6 +51,12 @@ class PrintsWhatItDoes(Threads):
         print("about to schedule")  # noqa: T201 - as authors do it
         subprocess.run(["echo", "logged in"], check=True)
         return super().schedule(dryrun_info)
+
+
+class AdoptsNothing(Threads):
+    """Not broken: it promises nothing about an id that is used twice."""
+
+    capabilities = promised = Threads.capabilities - {Capability.ADOPT}
 
 
 @caught_by("test_id_that_the_engine_cannot_take_is_refused")

@@ -50,6 +50,11 @@ class TestPrintsWhatItDoes(_Threads):
     factory = f"{identity.__name__}:PrintsWhatItDoes"
 
 
+class TestAdoptsNothing(_Threads):
+    factory = f"{identity.__name__}:AdoptsNothing"
+    capabilities = identity.AdoptsNothing.capabilities
+
+
 class TestOffersRank0WithoutPorts(_Local):
     factory = f"{running.__name__}:OffersRank0WithoutPorts"
     capabilities = running.OffersRank0WithoutPorts.capabilities

@@ -92,6 +92,13 @@ def test_gpus_are_counted_over_all_replicas() -> None:
         refuse_more_gpus(app, 0, offer="the host has {}", cure="lower it")
 
 
+def test_the_entrypoint_counts_and_may_be_that_of_the_image() -> None:
+    refuse(role(entrypoint=None), ALL)
+
+    with pytest.raises(InvalidAppError, match=r"have 21\d{5} bytes"):
+        refuse(role(entrypoint="x" * 2_100_000), ALL)
+
+
 @pytest.mark.parametrize("where", ["args", "env"])
 def test_more_arguments_and_variables_than_a_program_gets_are_refused(where: str) -> None:
     """The kernel refuses them with a code and no reason, in each attempt."""
