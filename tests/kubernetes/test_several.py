@@ -20,18 +20,20 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import (
     SeveralNamespacesScheduler,
     create_scheduler,
 )
-from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces, _described
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
     InvalidAppError,
     SchedulerRejectedError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 from tests.faults import Fault
 from tests.faults.actions import Action
 from tests.support.apps import described, until
+from tests.support.fake_scheduler import FakeScheduler, an_app
 from tests.support.repeats import often
 from tests.support.role_page import rules_of_the_page
 
@@ -98,6 +100,30 @@ def two(kubernetes_namespace, kubernetes_make_namespace, kubernetes_apps):
 def launch(apps, scheduler, script: str, app_id: str | None = None, **cfg) -> str:
     info = scheduler.submit_dryrun(AppDef("app", [apps.sh(script)]), {**apps.cfg, **cfg}, app_id=app_id)
     return scheduler.schedule(info)
+
+
+def test_an_unreadable_app_or_namespace_does_not_hide_the_apps_of_the_others() -> None:
+    def fail(ids: list[str]) -> None:
+        if "bad" in ids:
+            raise SchedulerRejectedError("bad cannot be read")
+
+    one, unreachable = FakeScheduler("s"), FakeScheduler("s")
+    one.engine.on_describe = fail
+    for app_id in ("good", "bad", "fine"):
+        one.schedule(one.submit_dryrun(an_app(), {}, app_id=app_id))
+    unreachable.engine.cut()
+
+    answers, failed = _described({"good": one, "bad": one, "there": unreachable, "fine": one, "gone": one})
+
+    assert {app_id: answer and answer.state for app_id, answer in answers.items()} == {
+        "good": AppState.PENDING,
+        "fine": AppState.PENDING,
+        "gone": None,
+    }
+    assert {app_id: type(error) for app_id, error in failed.items()} == {
+        "bad": SchedulerRejectedError,
+        "there": SchedulerUnavailableError,
+    }
 
 
 @on_cluster
