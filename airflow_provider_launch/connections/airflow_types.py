@@ -14,8 +14,6 @@ from airflow_provider_launch.connections.definition import UNUSED_FIELDS, Defini
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.types import str_to_bool
 
-__all__ = ["AIRFLOW_TYPES", "CONN_IDS", "extras_of", "with_named_connections"]
-
 AIRFLOW_TYPES: Mapping[str, str] = {"kubernetes": "kubernetes", "docker": "docker", "aws": "aws_batch", "ssh": "slurm"}
 """Type of connection to the scheduler that it can be used for."""
 CONN_IDS: Mapping[str, str] = {"kubernetes_conn_id": "kubernetes", "docker_conn_id": "docker", "ssh_conn_id": "ssh"}

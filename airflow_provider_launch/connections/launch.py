@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["CONNECTION_TYPES", "LaunchConnection"]
-
 CONNECTION_TYPES: Mapping[str, str] = {"launch": "", **{info.connection_type: info.name for info in BACKENDS.values()}}
 """Type of connection to name of its scheduler; empty if the extra `scheduler` names it."""
 

@@ -10,8 +10,6 @@ from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook,
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-__all__ = ["find_connection"]
-
 
 def find_connection(conn_id: str) -> Connection:
     """Return a connection of Airflow: in a task, a trigger, or a script on a host with Airflow's configuration.

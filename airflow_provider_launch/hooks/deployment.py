@@ -5,8 +5,6 @@ from __future__ import annotations
 from airflow_provider_launch._airflow import conf
 from airflow_provider_launch.connections.deployment import Deployment
 
-__all__ = ["deployment"]
-
 
 def deployment() -> Deployment:
     """Return the settings as they are now."""

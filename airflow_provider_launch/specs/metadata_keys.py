@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NA", "TORCHX_CONTEXT_NAME", "app_metadata"]
-
 TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"
 NA = "<<NA>>"
 

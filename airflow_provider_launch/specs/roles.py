@@ -20,20 +20,6 @@ from airflow_provider_launch.specs.workspaces import Workspace
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 
-__all__ = [
-    "MAX_REPLICAS",
-    "MAX_ROLES",
-    "MAX_ROLE_NAME",
-    "AppDef",
-    "BindMount",
-    "DeviceMount",
-    "Mount",
-    "MountType",
-    "RetryPolicy",
-    "Role",
-    "VolumeMount",
-]
-
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 MAX_ROLE_NAME = 1000

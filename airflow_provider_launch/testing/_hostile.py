@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Event, Follower, LogLines
+from airflow_provider_launch.follow.events import Ended, Event, LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError, is_outage

@@ -16,8 +16,8 @@ import pytest
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog
-from airflow_provider_launch.follow import Follower, LogLines
-from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.follow.events import Event, LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_launch.follow import Poller, poll_many
+from airflow_provider_launch.follow.poller import Poller, poll_many
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import poll_many
+from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import ConflictError
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["create_scheduler"]
-
 
 def create_scheduler(session_name: str, **kwargs: Any) -> Any:
     """Return the local scheduler; see `scheduler.create_scheduler`."""
