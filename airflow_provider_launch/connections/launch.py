@@ -7,7 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES, extras_of, with_named_connections
+from airflow_provider_launch.connections.airflow_types import (
+    AIRFLOW_TYPES,
+    extras_of,
+    refuse_extras_of_aws,
+    with_named_connections,
+)
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
@@ -122,8 +127,6 @@ class LaunchConnection:
         info = BACKENDS[self.backend]
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
-            from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
-
             refuse_extras_of_aws(extras)
         else:
             self._refuse_programs(extras)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_launch._task.line_order import LineOrder
 from airflow_provider_launch.follow.events import LogLines, Tick
+from airflow_provider_launch.follow.line_order import LineOrder
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 
 
