@@ -23,6 +23,7 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import LONG_CHARS, RECORD_BYTES, TURN_BYTES, Feed
 from airflow_provider_launch.triggers.pump import LogPump
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
 
@@ -70,13 +71,6 @@ def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
         return feed, log, app_id
 
     return make
-
-
-def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("part", ["read", "turn", "checkpoint"])

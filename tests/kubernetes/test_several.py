@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -170,10 +169,7 @@ def test_an_app_of_another_namespace_is_cancelled_and_deleted(kubernetes_apps, a
 
 
 def described_gone(scheduler, app_id: str) -> bool:
-    deadline = time.monotonic() + 30
-    while scheduler.describe(app_id) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: scheduler.describe(app_id) is None, 30, 0.2)
     return True
 
 

@@ -28,6 +28,7 @@ from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, c
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
+from tests.support.apps import until
 
 REPLICA = {
     "role": "main", "id": 0, "phase": "SUCCEEDED", "attempt": 0, "code": 0, "signal": None, "start": 1.0, "end": 2.0,
@@ -520,10 +521,7 @@ def test_folders_of_any_depth_are_removed(scheduler: LocalScheduler, how: str) -
 
     assert not deep.exists()
     assert not other.exists()
-    deadline = time.monotonic() + 60
-    while [*Path(scheduler.root, "building").iterdir()]:
-        assert time.monotonic() < deadline, "something is left"
-        time.sleep(0.05)
+    until(lambda: not [*Path(scheduler.root, "building").iterdir()], 60, 0.05)
 
 
 def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, monkeypatch) -> None:
@@ -535,10 +533,7 @@ def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, m
     time.sleep(0.6)
     (building / "new").mkdir()
     scheduler._records.sweep(3600)
-    deadline = time.monotonic() + 60
-    while (building / "old").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not (building / "old").exists(), 60, 0.05)
     assert (building / "new").exists()
 
 
