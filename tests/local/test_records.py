@@ -29,6 +29,7 @@ from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
 from tests.support.apps import until
+from tests.support.bombs import nested
 
 REPLICA = {
     "role": "main", "id": 0, "phase": "SUCCEEDED", "attempt": 0, "code": 0, "signal": None, "start": 1.0, "end": 2.0,
@@ -493,17 +494,6 @@ def test_the_name_of_a_host_is_short_and_shared_by_the_replicas() -> None:
 
     assert len(found[0].hostname) == 255
     assert found[0].hostname is found[1].hostname
-
-
-def nested(path: Path, depth: int = 1500) -> None:
-    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
-    at = os.open(path, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=at)
-        inner = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = inner
-    os.close(at)
 
 
 @pytest.mark.parametrize("how", ["sweep", "delete"])
