@@ -268,11 +268,8 @@ def refuse_broken_overlays(request: DockerRequest) -> None:
         refuse_changes(*host, ("NetworkMode", "RestartPolicy", "AutoRemove"), f"{what}.HostConfig")
         refuse_changes(before["Labels"], after.get("Labels") or {}, before["Labels"], f"{what}.Labels")
         env = dict(item.split("=", 1) for item in after.get("Env") or [] if "=" in item)
-        refuse_changes(dict(item.split("=", 1) for item in before["Env"]), env, _env_names(before), f"{what}.Env")
-
-
-def _env_names(body: Mapping[str, Any]) -> list[str]:
-    return [item.partition("=")[0] for item in body["Env"]]
+        ours = dict(item.split("=", 1) for item in before["Env"])
+        refuse_changes(ours, env, ours, f"{what}.Env")
 
 
 def _own_body(
