@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cachetools import LRUCache
+
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk, Stream
 from airflow_provider_launch.schedulers.kubernetes.catalog import selector
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID
@@ -60,7 +62,7 @@ class SeveralNamespaces:
         """Set the scheduler of each namespace."""
         self._mutex = threading.Lock()
         self._schedulers: Mapping[Place, _Scheduler] = schedulers
-        self._found: dict[str, _Scheduler] = {}
+        self._found: LRUCache[str, _Scheduler] = LRUCache(_KEPT_APPS)
         """App to the scheduler of its namespace."""
 
     # ---- where an app is ---------------------------------------------------------------------------------------------
@@ -98,8 +100,6 @@ class SeveralNamespaces:
                 at = located.get(app_id)
                 if at is not None and not isinstance(at, LaunchError):
                     self._found[app_id] = at
-            for app_id in [*self._found][:-_KEPT_APPS]:
-                del self._found[app_id]
         return located
 
     def _having(
