@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
     from airflow.sdk.exceptions import AirflowTaskTimeout as AirflowTaskTimeout
     from airflow.sdk.exceptions import TaskDeferred as TaskDeferred
-    from airflow.sdk.log import mask_secret as mask_secret  # type: ignore[attr-defined] # not in its list
+    from airflow.sdk.log import mask_secret as mask_secret
     from airflow.sdk.log import redact as redact  # type: ignore[attr-defined] # not in its list
     from airflow.sdk.observability.stats import Stats as Stats
     from airflow.sdk.plugins_manager import AirflowPlugin as AirflowPlugin
