@@ -17,34 +17,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseHook, conf
-    from airflow.sdk.exceptions import (
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        AirflowTaskTimeout,
-        TaskDeferred,
-    )
-    from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined] # not in its list
-    from airflow.sdk.observability.stats import Stats
-    from airflow.sdk.plugins_manager import AirflowPlugin
-
-# So that type checkers take the names above as parts of this module.
-__all__ = [
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowPlugin",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "AirflowTaskTimeout",
-    "BaseHook",
-    "Stats",
-    "TaskDeferred",
-    "conf",
-    "mask_secret",
-    "redact",
-]
+    # Each alias lets type checkers take the name as a part of this module.
+    from airflow.sdk import BaseHook as BaseHook
+    from airflow.sdk import conf as conf
+    from airflow.sdk.exceptions import AirflowFailException as AirflowFailException
+    from airflow.sdk.exceptions import AirflowNotFoundException as AirflowNotFoundException
+    from airflow.sdk.exceptions import AirflowSensorTimeout as AirflowSensorTimeout
+    from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
+    from airflow.sdk.exceptions import AirflowTaskTimeout as AirflowTaskTimeout
+    from airflow.sdk.exceptions import TaskDeferred as TaskDeferred
+    from airflow.sdk.log import mask_secret as mask_secret
+    from airflow.sdk.log import redact as redact  # type: ignore[attr-defined] # not in its list
+    from airflow.sdk.observability.stats import Stats as Stats
+    from airflow.sdk.plugins_manager import AirflowPlugin as AirflowPlugin
 
 T = TypeVar("T")
 

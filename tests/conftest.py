@@ -23,7 +23,7 @@ from tests.engines.aws_batch import engine as aws_batch
 from tests.engines.aws_batch.fixtures import batch_params, batch_proxy, batch_queue, batch_server
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.engine import Use
-from tests.engines.docker.fixtures import docker_engine, docker_proxy
+from tests.engines.docker.fixtures import docker_engine, docker_project, docker_proxy
 from tests.engines.docker.private import PrivateDocker
 from tests.engines.kubernetes import engine as kubernetes
 from tests.engines.kubernetes.fixtures import (
@@ -49,6 +49,7 @@ __all__ = [  # fixtures for all
     "batch_queue",
     "batch_server",
     "docker_engine",
+    "docker_project",
     "docker_proxy",
     "kubernetes_api_server",
     "kubernetes_engine",

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import conf
-from airflow_provider_launch._task.line_order import LineOrder
 from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
-from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import AttemptEnded, Ended, Event, LogLines, Progress, StateChanged, Tick
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.line_order import LineOrder
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.specs.errors import LaunchError
 from airflow_provider_launch.specs.handles import parse_app_handle

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["COMMANDS", "DESCRIPTION", "EPILOG", "Argument", "Command"]
-
 DESCRIPTION = "Launch apps on any scheduler and manage them, also those that Airflow has launched."
 EPILOG = """\
 exit codes: 0 done, 1 the app failed, 2 wrong usage, 3 unknown app, 4 scheduler not reached, 130 interrupted"""

@@ -7,8 +7,6 @@ from typing import Any
 from airflow_provider_launch.connections.definition import UNUSED_FIELDS, Definition
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
 
-__all__ = ["aws_clients", "find_in_airflow", "task_of"]
-
 
 def find_in_airflow(conn_id: str) -> Definition | None:
     """Return a connection of Airflow's secrets backends or database; None if there is none.

@@ -18,8 +18,6 @@ from airflow_provider_launch.cli.commands import COMMANDS, DESCRIPTION, EPILOG
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.commands import Command
 
-__all__ = ["main", "run_command"]
-
 DONE, APP_FAILED, USAGE, UNKNOWN_APP, NOT_REACHED, FAULT, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 """The exit codes. `FAULT`: an error that this package does not expect."""
 

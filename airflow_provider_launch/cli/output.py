@@ -15,8 +15,6 @@ from typing import Any, TextIO
 from airflow_provider_launch.util.log_groups import END, START
 from airflow_provider_launch.util.untrusted import clean_json
 
-__all__ = ["Output"]
-
 _PACKAGE = "airflow_provider_launch"
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 """ANSI codes of the replicas, in turn."""

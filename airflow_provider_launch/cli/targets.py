@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.connections.launch import LaunchConnection
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["SESSION", "Target", "cli_defaults", "connection_of", "definition_of", "for_handle", "for_launch"]
-
 log = logging.getLogger(__name__)
 SESSION = "torchx"
 """The session of apps without a connection; that of `get_runner`, so that a program can follow them, too."""

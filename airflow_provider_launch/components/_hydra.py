@@ -13,8 +13,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError, MissingDepende
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["app_from_config"]
-
 # Hydra resolves a config more than once, and would read a `$` of a macro or of a value as its own interpolation.
 _PLACEHOLDER = "<launch macro {}>"
 _DOLLAR = "<launch dollar>"

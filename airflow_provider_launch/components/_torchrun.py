@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.specs.macros import macros
 
-__all__ = ["DEBUG_ENV", "log_level", "parse_nnodes", "rdzv_endpoint", "shell_command"]
-
 DEBUG_ENV = {
     "CUDA_LAUNCH_BLOCKING": "1",
     "NCCL_DESYNC_DEBUG": "1",

@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["NEED_NO_DEFINITION", "UNUSED_FIELDS", "Definition", "read_definition", "undefined"]
-
 UNUSED_FIELDS = ("host", "port", "login", "password", "schema")
 """Standard fields of a connection that must be empty: all values are extras."""
 NEED_NO_DEFINITION: Mapping[str, str] = {

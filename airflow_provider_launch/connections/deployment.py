@@ -13,8 +13,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["Deployment"]
-
 
 @dataclass(frozen=True)
 class Deployment:

@@ -13,15 +13,6 @@ from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, c
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = [
-    "LaunchOptions",
-    "plugin_options",
-    "refuse_locked",
-    "refuse_standard_fields",
-    "split_extras",
-    "typed_plugin_options",
-]
-
 
 @dataclass(frozen=True)
 class LaunchOptions:

@@ -7,7 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES, extras_of, with_named_connections
+from airflow_provider_launch.connections.airflow_types import (
+    AIRFLOW_TYPES,
+    extras_of,
+    refuse_extras_of_aws,
+    with_named_connections,
+)
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
@@ -34,8 +39,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.runopts import runopts
-
-__all__ = ["CONNECTION_TYPES", "LaunchConnection"]
 
 CONNECTION_TYPES: Mapping[str, str] = {"launch": "", **{info.connection_type: info.name for info in BACKENDS.values()}}
 """Type of connection to name of its scheduler; empty if the extra `scheduler` names it."""
@@ -131,8 +134,6 @@ class LaunchConnection:
         extras = checked_options(info.connection_options()).registered(extras)
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
-            from airflow_provider_launch.connections.aws_batch import refuse_extras_of_aws
-
             refuse_extras_of_aws(extras)
         self._refuse_programs(extras)
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())

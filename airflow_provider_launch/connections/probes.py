@@ -11,8 +11,6 @@ from airflow_provider_launch.specs.errors import SchedulerRejectedError
 if TYPE_CHECKING:
     from airflow_provider_launch.connections.launch import LaunchConnection
 
-__all__ = ["probe"]
-
 
 def probe(connection: LaunchConnection) -> str:
     """Check the extras, ask the scheduler, and return which checks passed; nothing is launched.

@@ -14,15 +14,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.documents import owner_problem, read_document, read_text
 from airflow_provider_launch.util.types import str_to_bool
 
-__all__ = [
-    "ENV_CONNECTIONS",
-    "connections_file",
-    "definitions",
-    "find_definition",
-    "has_airflow",
-    "shell_deployment",
-]
-
 ENV_CONNECTIONS = "LAUNCH_CONNECTIONS"
 """The variable with the path of the file of connections."""
 _PREFIX = "AIRFLOW_CONN_"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
 from airflow_provider_launch.follow.log_positions import LogItem, position_after
 from airflow_provider_launch.follow.log_reader import LogReader
-from airflow_provider_launch.follow.poll_schedule import Answer
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
 from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
 from airflow_provider_launch.schedulers.api import has_own
+from airflow_provider_launch.schedulers.responses import Answer
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:

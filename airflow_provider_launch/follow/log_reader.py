@@ -32,10 +32,10 @@ from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LINE_BYTES, LogChunk, cut_lines, last_refresh
 from airflow_provider_launch.specs.errors import (
-    AppUnavailableError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
+    is_outage,
 )
 
 if TYPE_CHECKING:
@@ -369,8 +369,7 @@ class LogReader:
                 self._show_unfinished(replica, chunk.cursor)
             self._store_chunk(replica, chunk, finishing=finishing)
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
-            is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
-            self._gate.report(is_reached=not is_outage)
+            self._gate.report(is_reached=not is_outage(error))
             self._failed(replica, error, finishing=finishing)
 
     def _report_attempts(self, replica: ReplicaLog, attempt: int) -> None:

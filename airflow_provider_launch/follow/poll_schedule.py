@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.follow.state_tracker import is_waiting
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.responses import Answer
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
 
-Answer = DescribeAppResponse | None | Exception
-"""The result of polling an app: its description, None if it does not exist, or the error of the request."""
 OnAnswer = Callable[[Answer], None]
 
 _BACKOFF_MAX_S = 15.0

@@ -7,13 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.poll_schedule import Answer, OnAnswer, PollSchedule
+from airflow_provider_launch.follow.poll_schedule import OnAnswer, PollSchedule
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import (
-    AppUnavailableError,
-    SchedulerRejectedError,
-    SchedulerUnavailableError,
-)
+from airflow_provider_launch.schedulers.responses import Answer, describe_each
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError, is_outage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,27 +21,14 @@ log = logging.getLogger(__name__)
 def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
     """Poll all apps with one call; errors are returned as answers and never raised.
 
-    One unreadable app does not hide the others. After an error that is not an outage, poll again without the apps that
-    the error names; if it names none, poll each half separately.
+    A follower raises the error of its app on its own thread.
     """
-    ids = list(app_ids)
-    try:
+
+    def describe(ids: list[str]) -> dict[str, DescribeAppResponse | None]:
         found = scheduler.describe_many(ids)
         return {app_id: _checked(found.get(app_id), scheduler) for app_id in ids}
-    except Exception as error:  # noqa: BLE001 - passed to the follower, which raises it on its own thread
-        if len(ids) <= 1 or _is_outage(error):
-            return dict.fromkeys(ids, error)
-        texts = error.texts if isinstance(error, AppUnavailableError) else {}
-        if named := [app_id for app_id in ids if app_id in texts]:
-            answers: dict[str, Answer] = {app_id: AppUnavailableError(texts[app_id]) for app_id in named}
-            return answers | poll_many(scheduler, [app_id for app_id in ids if app_id not in texts])
-    half = len(ids) // 2
-    return poll_many(scheduler, ids[:half]) | poll_many(scheduler, ids[half:])
 
-
-def _is_outage(answer: Answer) -> bool:
-    """Return whether the answer is an error that concerns all apps of the scheduler."""
-    return isinstance(answer, SchedulerUnavailableError) and not isinstance(answer, AppUnavailableError)
+    return describe_each(describe, app_ids)
 
 
 def _checked(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
@@ -153,7 +137,7 @@ class Poller:
                 self._request_started_at = started_at = time.monotonic()
             answers = poll_many(self._scheduler, asked)
             self._request_started_at = None
-            is_down = any(map(_is_outage, answers.values())) or all(
+            is_down = any(map(is_outage, answers.values())) or all(
                 isinstance(answer, SchedulerRejectedError | AppUnavailableError) for answer in answers.values()
             )
             with self._changed:

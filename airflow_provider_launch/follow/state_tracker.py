@@ -18,8 +18,8 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from airflow_provider_launch.schedulers.responses import Answer
 
 
 STUCK_S = 60.0

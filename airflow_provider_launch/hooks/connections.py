@@ -1,16 +1,23 @@
-"""Find connections of Airflow, in a task and in a script."""
+"""Connections and settings of this deployment of Airflow, in a task and in a script."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask, conf
+from airflow_provider_launch.connections.deployment import Deployment
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-__all__ = ["find_connection"]
+
+def deployment() -> Deployment:
+    """Return the settings of Airflow that change what a connection means, as they are now."""
+    return Deployment(
+        config_file=conf.get("launch", "config_file", fallback="") or "",
+        allow_kubeconfig_exec=conf.getboolean("launch", "allow_kubeconfig_exec", fallback=False),
+    )
 
 
 def find_connection(conn_id: str) -> Connection:

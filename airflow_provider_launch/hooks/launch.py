@@ -15,8 +15,7 @@ from airflow_provider_launch.connections.extras import LaunchOptions
 from airflow_provider_launch.connections.launch import LaunchConnection
 from airflow_provider_launch.connections.plugin_types import plugin_types
 from airflow_provider_launch.connections.probes import probe
-from airflow_provider_launch.hooks.connections import find_connection
-from airflow_provider_launch.hooks.deployment import deployment
+from airflow_provider_launch.hooks.connections import deployment, find_connection
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs.errors import InvalidAppError

@@ -15,8 +15,6 @@ from airflow_provider_launch._airflow import ask, conf
 from airflow_provider_launch.runner.orphans import ABSENT, GONE
 from airflow_provider_launch.specs.owner import TaskKey
 
-__all__ = ["VARIABLE", "Question", "ask_states", "deployment_id", "questions_for"]
-
 log = logging.getLogger(__name__)
 
 VARIABLE = "launch_deployment_id"

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["as_text", "has_template", "is_plain_object", "rendered_copy", "with_final_newline"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,8 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+    from airflow_provider_launch.schedulers.responses import Answer
 
 _ERROR_PAUSE_MAX_S = 60.0
 _FIRST_ANSWER_S = 5.0

@@ -8,8 +8,6 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FsspecResultTracker", "ResultTracker"]
-
 
 class ResultTracker(abc.ABC):
     """Stores a mapping of plain values for each key."""

@@ -28,8 +28,8 @@ SCHEDULERS_GROUP = PluginType.SCHEDULER.value
 
 DEFAULT_SCHEDULER_MODULES: Mapping[str, str] = {
     **{info.name: info.scheduler_module for info in BACKENDS.values()},
-    "local_cwd": "airflow_provider_launch.schedulers.local.cwd",
-    "local_docker": "airflow_provider_launch.schedulers.docker.local_docker",
+    "local_cwd": "airflow_provider_launch.schedulers.local_scheduler",
+    "local_docker": "airflow_provider_launch.schedulers.docker_scheduler",
 }
 """Backend name to module; the first is the default scheduler."""
 

@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.logs import (
     split_lines,
     split_lines_iterator,
 )
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse, describe_each
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 from airflow_provider_launch.specs import cases
@@ -36,9 +36,9 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     InvalidRunConfigException,
-    SchedulerUnavailableError,
     UnknownAppException,
     UnsupportedError,
+    is_outage,
 )
 from airflow_provider_launch.specs.macros import address_macros
 from airflow_provider_launch.specs.resources import NULL_RESOURCE
@@ -384,7 +384,18 @@ class Scheduler(abc.ABC, Generic[T]):
         }
         deleted: builtins.list[str] = []
         failures: builtins.list[Exception] = []
-        for app_id, response in self._describe_readable(builtins.list(created), failures):
+        for app_id, response in describe_each(self.describe_many, created).items():
+            if is_outage(response):
+                raise response
+            if isinstance(response, Exception):
+                log.warning(
+                    "sweep skips app %s, because it cannot be read: %s; delete it with `Runner.delete`",
+                    app_id,
+                    response,
+                )
+                failures.append(response)
+            if response is None or isinstance(response, Exception):
+                continue
             try:
                 has_ended = is_terminal(response.state)
                 ended_at = self._ended_at(response, created[app_id]) if has_ended else None
@@ -392,7 +403,7 @@ class Scheduler(abc.ABC, Generic[T]):
                     self.delete(app_id)
                     deleted.append(app_id)
             except Exception as error:
-                if _is_outage(error):
+                if is_outage(error):
                     raise
                 log.warning("sweep skips app %s, because it cannot be deleted now: %s", app_id, error)
                 failures.append(error)
@@ -400,32 +411,6 @@ class Scheduler(abc.ABC, Generic[T]):
         if not deleted and (refused := [each for each in failures if not isinstance(each, AppUnavailableError)]):
             raise refused[0]
         return deleted
-
-    def _describe_readable(
-        self, ids: builtins.list[str], failures: builtins.list[Exception]
-    ) -> Iterator[tuple[str, DescribeAppResponse]]:
-        """Yield these apps with their responses; skip only the apps that the scheduler cannot read, with their errors.
-
-        As `poll_many` does it: the error may have any cause, and may not name its app.
-        """
-        if not ids:
-            return
-        try:
-            responses = self.describe_many(ids)
-        except Exception as error:
-            if _is_outage(error):
-                raise
-            if len(ids) == 1:
-                log.warning(
-                    "sweep skips app %s, because it cannot be read: %s; delete it with `Runner.delete`", ids[0], error
-                )
-                failures.append(error)
-                return
-            half = len(ids) // 2
-            yield from self._describe_readable(ids[:half], failures)
-            yield from self._describe_readable(ids[half:], failures)
-        else:
-            yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
     def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
         """Return when the last replica of an app ended, in epoch seconds.
@@ -611,11 +596,6 @@ class Scheduler(abc.ABC, Generic[T]):
 
 
 _PLUGIN_CHUNK_LINES = 1000
-
-
-def _is_outage(error: Exception) -> bool:
-    """Return whether the error concerns all apps of the scheduler."""
-    return isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
 
 
 def _no_logs(backend: str) -> str:

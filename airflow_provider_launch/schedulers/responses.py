@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.specs.errors import AppUnavailableError, is_outage
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
@@ -88,6 +89,43 @@ class ListAppResponse:
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))
+
+
+Answer = DescribeAppResponse | None | Exception
+"""The result of polling an app: its description, None if it does not exist, or the error of the request."""
+
+
+def describe_each(
+    describe_many: Callable[[list[str]], Mapping[str, DescribeAppResponse | None]],
+    app_ids: Iterable[str],
+    caught: type[Exception] = Exception,
+) -> dict[str, Answer]:
+    """Describe all apps with one call, so that one unreadable app does not hide the others.
+
+    After an error that is not an outage, describe again without the apps that the error names; if it names none,
+    describe each half separately.
+
+    Args:
+        describe_many: the call; its error may have any cause, and may not name its app.
+        app_ids: the apps.
+        caught: errors that are the answers of their apps; others are raised.
+    """
+    ids = list(app_ids)
+    if not ids:
+        return {}
+    try:
+        found = describe_many(ids)
+        return {app_id: found.get(app_id) for app_id in ids}
+    except caught as error:
+        if is_outage(error) or len(ids) == 1:
+            return dict.fromkeys(ids, error)
+        texts = error.texts if isinstance(error, AppUnavailableError) else {}
+        answers: dict[str, Answer] = {app_id: AppUnavailableError(texts[app_id]) for app_id in ids if app_id in texts}
+    rest = [app_id for app_id in ids if app_id not in answers]
+    half = 0 if answers else len(rest) // 2
+    for part in (rest[:half], rest[half:]):
+        answers |= describe_each(describe_many, part, caught)
+    return {app_id: answers[app_id] for app_id in ids}
 
 
 def app_response(

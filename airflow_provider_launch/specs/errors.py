@@ -23,7 +23,7 @@ LaunchError
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
 
@@ -158,6 +158,11 @@ class AppNotStartedError(LaunchError):
 
 class AppFailedError(AppStatusError):
     """The app ended as FAILED or CANCELLED."""
+
+
+def is_outage(error: object) -> TypeGuard[SchedulerUnavailableError]:
+    """Return whether this is an error that concerns all apps of the scheduler: it cannot be reached."""
+    return isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
 
 
 _MOST_SHOWN = 500

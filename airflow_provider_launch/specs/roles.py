@@ -20,20 +20,6 @@ from airflow_provider_launch.specs.workspaces import Workspace
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 
-__all__ = [
-    "MAX_REPLICAS",
-    "MAX_ROLES",
-    "MAX_ROLE_NAME",
-    "AppDef",
-    "BindMount",
-    "DeviceMount",
-    "Mount",
-    "MountType",
-    "RetryPolicy",
-    "Role",
-    "VolumeMount",
-]
-
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 MAX_ROLE_NAME = 1000
@@ -180,3 +166,16 @@ class AppDef:
         shown = ", ".join(f"{getattr(role, 'name', '?')} x{getattr(role, 'num_replicas', '?')}" for role in listed)
         text = " ".join(f"AppDef({self.name}: {shown or 'no roles'})".split())
         return text.encode("utf-8", "backslashreplace").decode()
+
+
+TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"
+NA = "<<NA>>"
+
+
+class app_metadata:  # noqa: N801 - name of the launcher model
+    """Keys of `AppDef.metadata` that the launcher writes; the spelling of stored data is fixed."""
+
+    CONTEXT = "torchx/context"
+    VERSION = "torchx/version"
+    SCHEDULER = "torchx/scheduler"
+    ROLES_PREFIX = "torchx/roles."

@@ -12,16 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import (
-    AttemptEnded,
-    Ended,
-    Event,
-    Follower,
-    LogGap,
-    LogLines,
-    StateChanged,
-    Unfinished,
-)
+from airflow_provider_launch.follow.events import AttemptEnded, Ended, Event, LogGap, LogLines, StateChanged, Unfinished
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.api import has_own
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState

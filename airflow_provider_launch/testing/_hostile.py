@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Event, Follower, LogLines
+from airflow_provider_launch.follow.events import Ended, Event, LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import AppUnavailableError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError, is_outage
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
@@ -226,10 +227,7 @@ def _poll_to_the_end(
             answers = poll_many(scheduler, [*damaged, bystander])
             for app_id in damaged:
                 answer = answers[app_id]
-                is_outage = isinstance(answer, SchedulerUnavailableError) and not isinstance(
-                    answer, AppUnavailableError
-                )
-                assert not is_outage, f"damage of one app is reported as an outage: {answer}"
+                assert not is_outage(answer), f"damage of one app is reported as an outage: {answer}"
                 if isinstance(answer, DescribeAppResponse):
                     count = sum(role.num_replicas for role in answer.roles)
                     assert count <= MAX_REPLICAS, f"a damaged app has {count} replicas, each of which takes memory"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Follower, Reached, Unreachable
-from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.follow.events import Ended, Event, Reached, Unreachable
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState

@@ -21,8 +21,6 @@ from airflow_provider_launch.testing._base import within, without_unknown_errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["main"]
-
 _READ_S = 60.0
 _PAUSE_S = 1.0
 

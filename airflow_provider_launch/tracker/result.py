@@ -11,8 +11,6 @@ from typing import Any
 
 from airflow_provider_launch.settings import ENV_LAUNCH_RESULT_PATH
 
-__all__ = ["ResultFile"]
-
 log = logging.getLogger(__name__)
 
 _LIMIT_BYTES = 4096

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_launch.follow.events import Event
-    from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from airflow_provider_launch.schedulers.responses import Answer
     from airflow_provider_launch.triggers.connections import Shared
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 

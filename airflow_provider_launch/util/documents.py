@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["LARGEST_FILE", "owner_problem", "parse_document", "read_document", "read_text"]
-
 LARGEST_FILE = 4 * 1024 * 1024
 """Maximum bytes of such a file; a person writes far less."""
 _MOST_VALUES = 100_000

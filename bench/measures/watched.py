@@ -77,7 +77,8 @@ def _figures_of(process: Triggerer, shown: Shown, seconds: float) -> dict[str, A
 
 def in_workers(spec: dict[str, Any]) -> dict[str, Any]:
     """Follow each app as a worker does."""
-    from airflow_provider_launch.follow import Follower, LogLines
+    from airflow_provider_launch.follow.events import LogLines
+    from airflow_provider_launch.follow.follower import Follower
     from airflow_provider_launch.runner import Runner
 
     late: list[float] = []

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.schedulers.local import create_scheduler
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
 from tests.engines.kubernetes.process import until

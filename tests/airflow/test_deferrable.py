@@ -501,10 +501,7 @@ def test_secrets_of_an_app_are_hidden_by_its_own_trigger_alone(engine: FakeEngin
     trigger = AppStatusTrigger(f"fake://cluster/{app_id}", scheduled=True)
 
     def end_it(_cancel: object) -> None:
-        deadline = time.monotonic() + 60
-        while not any("err" in rendered(entry) for entry in [*entries]):
-            assert time.monotonic() < deadline, "no line is shown"
-            time.sleep(0.05)
+        until(lambda: any("err" in rendered(entry) for entry in [*entries]), 60, 0.05)
         engine.state(app_id, AppState.FAILED, "died of hush-1", exit_codes={("worker", 0): 3})
 
     with logged() as entries:

@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from airflow_provider_launch.follow import Follower, LogLines
+from airflow_provider_launch.follow.events import LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.schedulers.ids import make_unique

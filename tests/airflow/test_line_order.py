@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch._task.line_order import LineOrder
 from airflow_provider_launch.follow.events import LogLines, Tick
+from airflow_provider_launch.follow.line_order import LineOrder
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.sensors.launch import AppStatusSensor

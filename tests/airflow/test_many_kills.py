@@ -26,6 +26,7 @@ from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, logged
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeScheduler, an_app
 
 COUNT = 200
@@ -264,10 +265,7 @@ def test_a_connection_that_hangs_does_not_delay_cancels_at_others() -> None:
         assert sum(thread.name == "launch-kills" for thread in threading.enumerate()) <= 3
     finally:
         hangs.set()
-    deadline = time.monotonic() + 30
-    while helpers._calls or helpers._running:
-        assert time.monotonic() < deadline, "what is kept of a connection grows with the number of connections"
-        time.sleep(0.01)
+    until(lambda: not (helpers._calls or helpers._running), 30, 0.01)
 
 
 def test_apps_of_another_connection_are_cancelled_while_one_hangs(

@@ -16,13 +16,14 @@ import pytest
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog
-from airflow_provider_launch.follow import Follower, LogLines
-from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.follow.events import Event, LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import LONG_CHARS, RECORD_BYTES, TURN_BYTES, Feed
 from airflow_provider_launch.triggers.pump import LogPump
+from tests.support.apps import until
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
 
@@ -70,13 +71,6 @@ def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
         return feed, log, app_id
 
     return make
-
-
-def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("part", ["read", "turn", "checkpoint"])

@@ -21,6 +21,7 @@ from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.engine import BatchServer
 from tests.faults import Fault, FaultProxy, drop_answer, error
 from tests.faults.proxy import Exchange
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(300)]
 
@@ -107,10 +108,7 @@ def test_a_submitter_killed_at_a_request_is_replaced_and_nothing_starts_twice(
     batch_proxy.add(Fault(hold, "POST", path))
     with OtherProcess(FACTORY, params) as process:
         process.send("schedule", app=app_to_dict(app), cfg=cfg, app_id=app_id)
-        deadline = time.monotonic() + 60
-        while not batch_proxy.count("POST", path):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: batch_proxy.count("POST", path), 60, 0.05)
         time.sleep(0.5)
         process.kill()
     others = [make() for _ in range(3)]
@@ -246,9 +244,6 @@ def test_of_two_jobs_of_one_name_the_first_stays(make, app, batch_server, batch_
     found = make().describe(app_id)
     assert found is not None
     assert found.state in {AppState.PENDING, AppState.RUNNING}
-    deadline = time.monotonic() + 30
-    while scheduler.aws.describe([second])[second]["status"] != "FAILED":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: scheduler.aws.describe([second])[second]["status"] == "FAILED", 30, 0.1)
     assert str(Tag.DELETED) not in scheduler.aws.describe([second])[second]["tags"]
     scheduler.delete(app_id)

@@ -19,6 +19,7 @@ from tests.aws_batch.conftest import described
 from tests.engines.aws_batch.containers import IDLE_IMAGE
 from tests.engines.aws_batch.names import OTHER_QUEUE, REGION
 from tests.faults import Fault, FaultProxy, error
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
 
@@ -134,10 +135,11 @@ def test_the_states_of_200_apps_cost_two_requests(make, batch_proxy: FaultProxy,
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(lambda _: launch(scheduler, batch_queue), range(200)))
     # Lists have them by then.
-    deadline = time.monotonic() + 60
-    while {found and found.state for found in scheduler.describe_many(ids).values()} != {AppState.RUNNING}:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(
+        lambda: {found and found.state for found in scheduler.describe_many(ids).values()} == {AppState.RUNNING},
+        60,
+        0.5,
+    )
     fresh = make()
     used = []
     for one in (fresh, fresh):

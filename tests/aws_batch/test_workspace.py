@@ -5,12 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import secrets
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from airflow_provider_launch.components.utils import sh
@@ -24,27 +20,13 @@ from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, Resource, Role, SchedulerRejectedError
 from airflow_provider_launch.specs.workspaces import Workspace
 from tests.aws_batch.conftest import described
-from tests.engines.docker.fixtures import DockerEngine
-from tests.faults import FaultProxy
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 engines = [pytest.mark.engine("aws_batch"), pytest.mark.engine("registry"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def project(tmp_path: Path, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> Iterator[Path]:
-    """A workspace that no other test has; its images are removed."""
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "mark").write_text(secrets.token_hex(8))
-    yield root
-    for build in docker_proxy.matching("POST", r"/build$"):
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            docker_engine.client.api.remove_image(build.query["t"], force=True)
-
-
-@pytest.fixture
-def launched(scheduler, batch_queue, batch_params, docker_engine, docker_proxy, project):
+def launched(scheduler, batch_queue, batch_params, docker_engine, docker_proxy, docker_project):
     """Returns a function that prepares a launch as a worker does; each call is another worker."""
     app_id = make_unique("workspaces")
 
@@ -52,7 +34,7 @@ def launched(scheduler, batch_queue, batch_params, docker_engine, docker_proxy, 
         role = Role("main", image, entrypoint="cat", args=["mark"], resource=Resource(1, 0, 64))
         given = {"queue": batch_queue, "build_host": docker_proxy.url, **cfg}
         with Runner("tests", scheduler_params={"aws_batch": batch_params}) as runner:
-            return runner.dryrun(AppDef("workspaces", [role]), "aws_batch", given, str(project), app_id=app_id)
+            return runner.dryrun(AppDef("workspaces", [role]), "aws_batch", given, str(docker_project), app_id=app_id)
 
     yield launch
     scheduler.delete(app_id)
@@ -68,7 +50,7 @@ class TestOfJobs:
     pytestmark = engines
 
     def test_a_retry_adopts_the_job_and_runs_the_same_image(
-        self, launched, defaults, scheduler, batch_params, batch_server, docker_proxy, registry, project
+        self, launched, defaults, scheduler, batch_params, batch_server, docker_proxy, registry, docker_project
     ) -> None:
         """A second worker with the same files must not start a second job, or send the image again."""
         first, second = (launched(image_repo=f"{registry}/jobs", **defaults) for _ in range(2))
@@ -78,7 +60,7 @@ class TestOfJobs:
         with contextlib.closing(create_scheduler("other", **batch_params)) as other:
             assert other.schedule(second) == app_id
 
-        assert text.strip() == (project / "mark").read_text()
+        assert text.strip() == (docker_project / "mark").read_text()
         images = {one.request.definition(0, 0)["containerProperties"]["image"] for one in (first, second)}
         (image,) = images
         assert image.startswith(f"{registry}/jobs:")
@@ -88,9 +70,9 @@ class TestOfJobs:
         assert len(docker_proxy.matching("POST", r"/build$")) == 1
         assert len(docker_proxy.matching("POST", r"/push$")) == 1
 
-    def test_another_content_is_another_app(self, launched, scheduler, registry, project) -> None:
+    def test_another_content_is_another_app(self, launched, scheduler, registry, docker_project) -> None:
         first = launched(image_repo=f"{registry}/jobs")
-        (project / "mark").write_text("changed")
+        (docker_project / "mark").write_text("changed")
 
         assert launched(image_repo=f"{registry}/jobs").request.spec_hash != first.request.spec_hash
         assert launched(image_repo=f"{registry}/others").request.spec_hash != first.request.spec_hash
@@ -116,13 +98,13 @@ class TestOfJobs:
 
     @pytest.mark.parametrize("of_role", [False, True], ids=["first-role", "own"])
     def test_a_component_brings_its_workspace(
-        self, batch_queue, batch_params, docker_engine, docker_proxy, registry, project, of_role
+        self, batch_queue, batch_params, docker_engine, docker_proxy, registry, docker_project, of_role
     ) -> None:
         """The workspace of a launch, or that of a role."""
         options = {"queue": batch_queue, "build_host": docker_proxy.url, "image_repo": f"{registry}/components"}
         app = sh("cat", "mark", image=docker_engine.image, memMB=64)
         if of_role:
-            app.roles[0].workspace = Workspace({str(project): ""})
+            app.roles[0].workspace = Workspace({str(docker_project): ""})
         with Runner("tests", scheduler_params={"aws_batch": batch_params}) as runner:
             handle = (
                 runner.run(app, "aws_batch", options)
@@ -132,7 +114,7 @@ class TestOfJobs:
                     ["--image", docker_engine.image, "--memMB", "64", "cat", "mark"],
                     "aws_batch",
                     options,
-                    str(project),
+                    str(docker_project),
                 )
             )
             try:
@@ -143,7 +125,7 @@ class TestOfJobs:
 
         assert status is not None
         assert status.state is AppState.SUCCEEDED
-        assert [line.strip() for line in lines] == [(project / "mark").read_text()]
+        assert [line.strip() for line in lines] == [(docker_project / "mark").read_text()]
 
     def test_the_login_of_ecr_reaches_the_engine_and_no_request(
         self, launched, scheduler, batch_proxy, docker_proxy, batch_server

@@ -23,6 +23,7 @@ from tests.engines.aws_batch.names import QUEUE, REGION
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
+from tests.support.capabilities import EVERYWHERE
 
 
 class ServerEngine(ProxiedEngine):
@@ -91,26 +92,14 @@ class _OnBatch:
     # CloudWatch cuts lines at 256 KB, and the server of the tests takes minutes for one of 20 MB.
     endless = 1_000_000
     option_names = {"grace_s": None}  # noqa: RUF012 - AWS Batch has a fixed grace
-    capabilities = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.IMAGE_ENTRYPOINT,
-            Capability.DEVICE_MOUNT,
-            Capability.RESULT,
-            Capability.ADDRESSES,
-            Capability.SERVICE_ROLES,
-            Capability.DISRUPTION_RETRY,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities = EVERYWHERE | {
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
+        Capability.DEVICE_MOUNT,
+        Capability.DISRUPTION_RETRY,
+        Capability.WORKSPACE,
+    }
     timeout_s = 90.0
     many = 60  # this many containers start in parallel
     requests_per_describe = 12  # ids by 100 a request, and jobs by 100 a page

@@ -18,6 +18,7 @@ from tests.contract.proxied import StreamingEngine
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
+from tests.support.capabilities import EVERYWHERE
 from tests.support.processes import parent_of, processes_of
 from tests.support.repeats import often
 
@@ -107,26 +108,14 @@ class DockerEngineView(StreamingEngine):
 class TestDocker(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.docker.scheduler:create_scheduler"
     many = often(50, 200)
-    capabilities = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.IMAGE_ENTRYPOINT,
-            Capability.DEVICE_MOUNT,
-            Capability.RESULT,
-            Capability.ADDRESSES,
-            Capability.SERVICE_ROLES,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities = EVERYWHERE | {
+        Capability.STREAMS,
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
+        Capability.DEVICE_MOUNT,
+        Capability.WORKSPACE,
+    }
 
     @pytest.fixture
     def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> DockerEngineView:

@@ -27,6 +27,7 @@ from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
 from tests.support.apps import until
+from tests.support.capabilities import EVERYWHERE
 from tests.support.processes import processes_of
 from tests.support.repeats import SOAK
 from tests.support.role_page import rules_of_the_page
@@ -129,25 +130,13 @@ class TestKubernetes(SchedulerContract):
         "test_odd_output_is_complete": "containerd writes logs without the carriage return before a line feed"
     }
     many = 60  # a node has room for 110 pods
-    capabilities = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.BIND_MOUNT,
-            Capability.VOLUME_MOUNT,
-            Capability.IMAGE_ENTRYPOINT,
-            Capability.RESULT,
-            Capability.ADDRESSES,
-            Capability.SERVICE_ROLES,
-            Capability.DISRUPTION_RETRY,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities = EVERYWHERE | {
+        Capability.BIND_MOUNT,
+        Capability.VOLUME_MOUNT,
+        Capability.IMAGE_ENTRYPOINT,
+        Capability.DISRUPTION_RETRY,
+        Capability.WORKSPACE,
+    }
 
     @pytest.fixture
     def proxy(

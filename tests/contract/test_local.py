@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.local import layout
+from tests.support.capabilities import EVERYWHERE
 from tests.support.host_contract import HostContract, HostEngine
 from tests.support.local import lock_holder
 from tests.support.repeats import often
@@ -32,22 +33,7 @@ class LocalEngine(HostEngine):
 class TestLocal(HostContract):
     factory = "airflow_provider_launch.schedulers.local.scheduler:create_scheduler"
     many = often(50, 200)
-    capabilities = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.GPU,
-            Capability.RESULT,
-            Capability.ADDRESSES,
-            Capability.SERVICE_ROLES,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities = EVERYWHERE | {Capability.STREAMS, Capability.WORKSPACE}
 
     @pytest.fixture
     def params(self, tmp_path: Path) -> dict[str, Any]:

@@ -26,26 +26,15 @@ from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.fixtures import SlurmCommands, own_port
 from tests.faults.pipe import TcpPipe
 from tests.support import app_folders
+from tests.support.capabilities import EVERYWHERE
 from tests.support.processes import processes_of
 from tests.support.repeats import SOAK
 
-CAPABILITIES = frozenset(
-    {
-        Capability.REPLICA_RETRY,
-        Capability.APPLICATION_RETRY,
-        Capability.ADOPT,
-        Capability.STREAMS,
-        Capability.TIME_FILTER,
-        Capability.RANK0,
-        Capability.PORTS,
-        Capability.GPU,
-        Capability.RESULT,
-        Capability.ADDRESSES,
-        Capability.SERVICE_ROLES,
-        Capability.DISRUPTION_RETRY,
-        Capability.WORKSPACE,
-    }
-)
+CAPABILITIES = EVERYWHERE | {
+    Capability.STREAMS,
+    Capability.DISRUPTION_RETRY,
+    Capability.WORKSPACE,
+}
 
 
 class SlurmEngine(Engine):

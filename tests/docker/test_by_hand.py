@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from docker.errors import ImageNotFound
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs import AppState, BindMount, Resource, RetryPolicy
 from airflow_provider_launch.specs.errors import InvalidAppError
 from tests.faults import Fault, FaultProxy, error, new_events
@@ -20,22 +19,10 @@ pytestmark = pytest.mark.engine("docker")
 POLITE = "trap 'echo got TERM; exit 0' TERM; echo run; while :; do sleep 0.1; done"
 
 
-def until(
-    apps, app_id: str, condition: Callable[[DescribeAppResponse], object], timeout_s: float = 20.0
-) -> DescribeAppResponse:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = apps.scheduler.describe(app_id)
-        if condition(found):
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-
-
 def running(apps, script: str = POLITE, **how: object) -> tuple[str, str]:
     """Launch an app; return its id and that of its container once it has written a line."""
     app_id = apps.start(apps.sh(script), **how)
-    until(apps, app_id, lambda _: apps.lines(app_id))
+    apps.until(app_id, lambda _: apps.lines(app_id))
     return app_id, apps.container(app_id)["Id"]
 
 
@@ -85,7 +72,7 @@ def test_an_outside_restart_is_reported(docker_apps):
     time.sleep(2)
     docker_apps.scheduler.describe(app_id)
     docker_apps.client.api.restart(container)
-    found = until(docker_apps, app_id, lambda found: "restarted" in found.msg)
+    found = docker_apps.until(app_id, lambda found: "restarted" in found.msg)
 
     assert found.state is AppState.RUNNING
     assert found.msg == "main/0 was restarted from outside, so its program ran more than once"
@@ -137,7 +124,7 @@ def image(docker_apps) -> Iterator[Callable[[str], str]]:
 def test_an_unhealthy_container_is_shown_as_unhealthy(docker_apps, image):
     own = image('HEALTHCHECK --interval=1s --retries=1 CMD ["false"]')
     app_id = docker_apps.start(docker_apps.sh("sleep 60", image=own))
-    found = until(docker_apps, app_id, lambda found: found.msg != "<NONE>")
+    found = docker_apps.until(app_id, lambda found: found.msg != "<NONE>")
 
     assert (found.state, found.msg) == (AppState.RUNNING, "main/0 is unhealthy: the health check of its image fails")
     docker_apps.scheduler.delete(app_id)
@@ -160,7 +147,7 @@ def test_a_retry_runs_the_image_of_the_first_attempt(docker_apps, image, policy)
 def test_the_status_keeps_the_cause_of_a_retry(docker_apps):
     script = "test $LAUNCH_ATTEMPT = 1 || exit 4; sleep 60"
     app_id = docker_apps.start(docker_apps.sh(script, max_retries=1, retry_policy=RetryPolicy.REPLICA))
-    found = until(docker_apps, app_id, lambda found: "started again" in found.msg)
+    found = docker_apps.until(app_id, lambda found: "started again" in found.msg)
 
     assert found.msg == "main/0 failed: exit code 4; it was started again (attempt 1)"
     assert docker_apps.another().describe(app_id).msg == found.msg

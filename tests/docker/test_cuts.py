@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_provider_launch.follow import Follower, LogGap
+from airflow_provider_launch.follow.events import LogGap
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Scheduler, Stream
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.specs import AppState, SchedulerUnavailableError

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Follower
+from airflow_provider_launch.follow.events import Ended
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import DockerConnection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch.follow import poll_many
+from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.specs import (
     AppState,
     AppUnavailableError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from airflow_provider_launch.schedulers.docker import creation
 from airflow_provider_launch.schedulers.docker.naming import Kind
 from airflow_provider_launch.specs import AppState, Resource, SchedulerRejectedError
 from tests.faults import Fault, error
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -81,10 +81,9 @@ def begun(docker_apps, image: str, script: str, *others: str, **fields: object) 
     """Launch a role `a` of that image, which ends, and roles of the usual one; remove the image by force."""
     roles = [docker_apps.sh(other, f"b{number}") for number, other in enumerate(others)]
     app_id = docker_apps.start(docker_apps.sh(script, "a", image=image, **fields), *roles)
-    deadline = time.monotonic() + 20
-    while not any(container["State"]["Status"] == "exited" for container in docker_apps.containers(app_id)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(
+        lambda: any(container["State"]["Status"] == "exited" for container in docker_apps.containers(app_id)), 20, 0.05
+    )
     docker_apps.client.images.remove(image, force=True)
     return app_id
 

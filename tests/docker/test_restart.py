@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Event, Follower, LogGap, Reached, Unreachable
+from airflow_provider_launch.follow.events import Ended, Event, LogGap, Reached, Unreachable
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavailableError, is_terminal
 from tests.docker.conftest import DockerApps

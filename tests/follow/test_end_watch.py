@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Follower, Poller
+from airflow_provider_launch.follow.events import Ended
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 from tests.support.follow import collect, launch_threads, until

@@ -8,17 +8,9 @@ import time
 
 import pytest
 
-from airflow_provider_launch.follow import (
-    Ended,
-    Follower,
-    LogGap,
-    LogLines,
-    Poller,
-    Reached,
-    StateChanged,
-    Tick,
-    Unreachable,
-)
+from airflow_provider_launch.follow.events import Ended, LogGap, LogLines, Reached, StateChanged, Tick, Unreachable
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Stream
 from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,

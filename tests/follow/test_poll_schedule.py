@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from airflow_provider_launch.follow.poll_schedule import Answer, PollSchedule
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.follow.poll_schedule import PollSchedule
+from airflow_provider_launch.schedulers.responses import Answer, DescribeAppResponse
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from airflow_provider_launch.follow import Poller, poll_many
+from airflow_provider_launch.follow.poller import Poller, poll_many
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
@@ -115,44 +115,6 @@ def test_a_follower_that_fails_does_not_stop_others(scheduler):
     finally:
         poller.unsubscribe("a", fail)
         poller.unsubscribe("b", hear)
-
-
-def test_an_app_that_fails_is_found_among_many_by_halves(scheduler):
-    """One more question for each would be hundreds in each round."""
-    names = [f"n{number}" for number in range(64)]
-    for name in names:
-        scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
-
-    def fail(ids):
-        if "n5" in ids:
-            raise AppUnavailableError("n5 cannot be looked at")
-
-    scheduler.engine.on_describe = fail
-
-    answers = poll_many(scheduler, names)
-
-    assert list(answers) == names
-    assert isinstance(answers.pop("n5"), AppUnavailableError)
-    assert {answer.state for answer in answers.values()} == {AppState.PENDING}
-    assert len(scheduler.engine.describe_calls) == 1 + 2 * 6
-
-
-def test_apps_that_the_error_names_are_left_out_at_once(scheduler):
-    names = [f"n{number}" for number in range(64)]
-    for name in names:
-        scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
-
-    def fail(ids):
-        if texts := {name: f"{name} is damaged" for name in ("n5", "n9") if name in ids}:
-            raise AppUnavailableError("n5 is damaged", texts=texts)
-
-    scheduler.engine.on_describe = fail
-
-    answers = poll_many(scheduler, names)
-
-    assert [str(answers.pop(name)) for name in ("n5", "n9")] == ["n5 is damaged", "n9 is damaged"]
-    assert {answer.state for answer in answers.values()} == {AppState.PENDING}
-    assert len(scheduler.engine.describe_calls) == 2
 
 
 def test_one_app_that_fails_does_not_slow_down_others(scheduler):

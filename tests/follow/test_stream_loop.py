@@ -15,6 +15,7 @@ from airflow_provider_launch.follow.stream_loop import StreamLoop
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.util.http_answer import Body, HttpTarget, RefusedError, open_answer
+from tests.support.apps import until
 
 HEADER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -296,10 +297,7 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
     assert all(taker.ended.wait(20) for taker in takers)
     assert all(taker.lines == [f"{n}\n" for n in range(20)] for taker in takers)
     assert {name for taker in takers for name in taker.threads} == {"launch-streams"}
-    deadline = time.monotonic() + 5
-    while engine._thread is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: engine._thread is None, 5, 0.01)
 
 
 def test_the_thread_starts_without_the_lock(server, monkeypatch):
@@ -337,10 +335,7 @@ def test_a_paused_subscriber_gets_no_lines_and_loses_none(server):
     engine = StreamLoop()
     stream = opened(server(act))
     taker = follow(engine, stream, Taker(limit=1000))
-    deadline = time.monotonic() + 10
-    while len(taker.lines) < 1000:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(taker.lines) >= 1000, 10, 0.01)
     time.sleep(0.5)
     before = len(taker.lines)
     time.sleep(0.5)
@@ -397,10 +392,7 @@ def test_a_closed_stream_brings_nothing_more(server):
     stream = opened(server(act))
     taker = follow(engine, stream, Taker())
     engine.close(stream)
-    deadline = time.monotonic() + 5
-    while engine.count():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not engine.count(), 5, 0.01)
     over.set()
 
     assert not taker.ended.is_set()

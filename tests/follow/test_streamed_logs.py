@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Follower, LogGap, LogLines, log_reader
 from airflow_provider_launch.follow import log_positions as log_queue
+from airflow_provider_launch.follow import log_reader
+from airflow_provider_launch.follow.events import LogGap, LogLines
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.stream_loop import stream_loop
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.specs import AppState, RetryPolicy
 from tests.faults import Fault
 from tests.faults.proxy import Exchange

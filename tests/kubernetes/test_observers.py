@@ -11,6 +11,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Pod
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppState, RetryPolicy, Role, is_terminal
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.support.apps import until
 from tests.support.chaos import Chaos, Observers
 
 pytestmark = pytest.mark.engine("kubernetes")
@@ -87,10 +88,7 @@ def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
     """After a while without polls the app continues, with the same counts."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("echo run; exit 3", max_retries=1), apps.sh("echo up; sleep 300", "peer"))
-    deadline = time.monotonic() + 60
-    while not any(pod.phase == "Failed" for pod in apps.pods(app_id)):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(lambda: any(pod.phase == "Failed" for pod in apps.pods(app_id)), 60, 0.5)
     time.sleep(3)
     found = apps.end(app_id)
 
@@ -106,10 +104,7 @@ def test_an_attempt_that_starts_while_an_app_is_read_is_not_a_loss(kubernetes_ap
     apps = kubernetes_apps
     role = apps.sh("exit 5", max_retries=1, retry_policy=RetryPolicy.APPLICATION)
     app_id = apps.start(role)
-    deadline = time.monotonic() + 60
-    while not any(pod.phase == "Failed" for pod in apps.pods(app_id)):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: any(pod.phase == "Failed" for pod in apps.pods(app_id)), 60, 0.2)
     time.sleep(2)  # the Job has failed too
     slow, fast = apps.another(), apps.another()
     sent, read = slow.cluster._sent, 0

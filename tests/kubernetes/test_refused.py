@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import poll_many
+from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import ConflictError
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
@@ -17,7 +17,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesSc
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from tests.faults import Fault, error
-from tests.support.apps import described
+from tests.support.apps import described, until
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -145,10 +145,7 @@ def test_a_policy_against_our_annotations_is_reported_by_apps_that_need_them(kub
         with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*to allow"):
             apps.scheduler.schedule(info)
     assert apps.another().describe(running).state is AppState.RUNNING
-    deadline = time.monotonic() + 60
-    while apps.objects(info.request.app_id):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: not apps.objects(info.request.app_id), 60, 0.2)
     apps.scheduler.delete(running)
 
 

@@ -252,10 +252,7 @@ def test_a_cancelled_app_is_removed_without_another_poll(kubernetes_apps):
     time.sleep(3)
     apps.scheduler.cancel(app_id)
 
-    deadline = time.monotonic() + 120
-    while apps.objects(app_id):
-        assert time.monotonic() < deadline, apps.objects(app_id)
-        time.sleep(0.5)
+    until(lambda: not apps.objects(app_id), 120, 0.5)
 
 
 def test_an_app_that_is_deleted_is_gone_though_others_hold_its_objects(kubernetes_apps):

@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,18 +19,20 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import (
     SeveralNamespacesScheduler,
     create_scheduler,
 )
-from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces, _described
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
     InvalidAppError,
     SchedulerRejectedError,
+    SchedulerUnavailableError,
     UnknownAppException,
 )
 from tests.faults import Fault
 from tests.faults.actions import Action
 from tests.support.apps import described, until
+from tests.support.fake_scheduler import FakeScheduler, an_app
 from tests.support.repeats import often
 from tests.support.role_page import rules_of_the_page
 
@@ -100,6 +101,30 @@ def launch(apps, scheduler, script: str, app_id: str | None = None, **cfg) -> st
     return scheduler.schedule(info)
 
 
+def test_an_unreadable_app_or_namespace_does_not_hide_the_apps_of_the_others() -> None:
+    def fail(ids: list[str]) -> None:
+        if "bad" in ids:
+            raise SchedulerRejectedError("bad cannot be read")
+
+    one, unreachable = FakeScheduler("s"), FakeScheduler("s")
+    one.engine.on_describe = fail
+    for app_id in ("good", "bad", "fine"):
+        one.schedule(one.submit_dryrun(an_app(), {}, app_id=app_id))
+    unreachable.engine.cut()
+
+    answers, failed = _described({"good": one, "bad": one, "there": unreachable, "fine": one, "gone": one})
+
+    assert {app_id: answer and answer.state for app_id, answer in answers.items()} == {
+        "good": AppState.PENDING,
+        "fine": AppState.PENDING,
+        "gone": None,
+    }
+    assert {app_id: type(error) for app_id, error in failed.items()} == {
+        "bad": SchedulerRejectedError,
+        "there": SchedulerUnavailableError,
+    }
+
+
 @on_cluster
 def test_apps_of_two_namespaces_are_followed_together_by_another_process(kubernetes_apps, apps_in, two) -> None:
     _, other, scheduler = two
@@ -144,10 +169,7 @@ def test_an_app_of_another_namespace_is_cancelled_and_deleted(kubernetes_apps, a
 
 
 def described_gone(scheduler, app_id: str) -> bool:
-    deadline = time.monotonic() + 30
-    while scheduler.describe(app_id) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: scheduler.describe(app_id) is None, 30, 0.2)
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.local import layout, log_files, processes, scheduler
+from airflow_provider_launch.schedulers.local import layout, log_files, scheduler
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavailableError, UnknownAppException
 from tests.support.apps import until
-from tests.support.local import Apps, command_lines_below, processes_below, sh
+from tests.support.local import Apps, commands, kill_supervisor, processes_below, sh
 
 
 class Root:
@@ -91,17 +90,6 @@ def apps(root: Root) -> Iterator[Apps]:
     for row in apps.another().list():
         apps.another().cancel(row.app_id)
     until(lambda: not processes_below(root.path), 30)
-
-
-def commands(apps: Apps) -> list[int]:
-    return [pid for pid, line in command_lines_below(apps.root).items() if b"bare.py" not in line]
-
-
-def kill_supervisor(apps: Apps, app_id: str) -> None:
-    shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
-    supervisor = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not processes.is_locked(str(apps.dir(app_id) / layout.LOCK)))
 
 
 def is_running(apps: Apps, app_id: str) -> Callable[[], bool]:

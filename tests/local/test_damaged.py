@@ -65,10 +65,7 @@ def apps(tmp_path):
     scheduler = create_scheduler("test", root=str(tmp_path / "root"))
     role = Role("main", str(tmp_path), entrypoint="sh", args=["-c", "echo line"])
     ids = [scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {})) for _ in range(2)]
-    deadline = time.monotonic() + 60
-    while not all(is_terminal(found.state) for found in scheduler.describe_many(ids).values() if found):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: all(is_terminal(found.state) for found in scheduler.describe_many(ids).values() if found), 60, 0.1)
     yield scheduler, *ids
     scheduler.close()
     shutil.rmtree(tmp_path / "root", ignore_errors=True)
@@ -175,10 +172,7 @@ def test_what_stands_in_place_of_a_file_of_the_root_stops_no_launch(apps, tmp_pa
     thread.join(60)
 
     assert not thread.is_alive(), "it hangs"
-    deadline = time.monotonic() + 60
-    while not is_terminal(scheduler.describe(found[0]).state):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: is_terminal(scheduler.describe(found[0]).state), 60, 0.1)
     assert scheduler.describe(app_id) is None
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, SchedulerUnavailableError
 from tests.support.apps import until
-from tests.support.local import Apps, Gate, command_lines_below, processes_below, sh
+from tests.support.local import Apps, Gate, commands, kill_supervisor, processes_below, sh
 
 FILES = 300
 
@@ -74,19 +72,6 @@ def apps(disk: Disk) -> Iterator[Apps]:
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "gate")
-
-
-def commands(apps: Apps) -> list[int]:
-    """Return the processes of the apps except their supervisors and shims."""
-    # Not to be read again here: a supervisor that ends meanwhile has no command line any more.
-    return [pid for pid, command_line in command_lines_below(apps.root).items() if b"bare.py" not in command_line]
-
-
-def kill_supervisor(apps: Apps, app_id: str) -> None:
-    shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
-    supervisor = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not processes.is_locked(str(apps.dir(app_id) / layout.LOCK)))
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -28,6 +28,8 @@ from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, c
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
+from tests.support.apps import until
+from tests.support.bombs import nested
 
 REPLICA = {
     "role": "main", "id": 0, "phase": "SUCCEEDED", "attempt": 0, "code": 0, "signal": None, "start": 1.0, "end": 2.0,
@@ -494,17 +496,6 @@ def test_the_name_of_a_host_is_short_and_shared_by_the_replicas() -> None:
     assert found[0].hostname is found[1].hostname
 
 
-def nested(path: Path, depth: int = 1500) -> None:
-    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
-    at = os.open(path, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=at)
-        inner = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = inner
-    os.close(at)
-
-
 @pytest.mark.parametrize("how", ["sweep", "delete"])
 def test_folders_of_any_depth_are_removed(scheduler: LocalScheduler, how: str) -> None:
     """Their removal failed, and with it the launch of another app that swept."""
@@ -520,10 +511,7 @@ def test_folders_of_any_depth_are_removed(scheduler: LocalScheduler, how: str) -
 
     assert not deep.exists()
     assert not other.exists()
-    deadline = time.monotonic() + 60
-    while [*Path(scheduler.root, "building").iterdir()]:
-        assert time.monotonic() < deadline, "something is left"
-        time.sleep(0.05)
+    until(lambda: not [*Path(scheduler.root, "building").iterdir()], 60, 0.05)
 
 
 def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, monkeypatch) -> None:
@@ -535,10 +523,7 @@ def test_what_earlier_removals_have_left_is_removed(scheduler: LocalScheduler, m
     time.sleep(0.6)
     (building / "new").mkdir()
     scheduler._records.sweep(3600)
-    deadline = time.monotonic() + 60
-    while (building / "old").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not (building / "old").exists(), 60, 0.05)
     assert (building / "new").exists()
 
 

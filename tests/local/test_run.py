@@ -28,6 +28,7 @@ from airflow_provider_launch.specs import (
 )
 from tests.support.apps import until
 from tests.support.local import Apps, Gate, processes_below, sh
+from tests.support.processes import parent_of
 
 
 def test_host_and_signal_without_a_name_are_reported(apps: Apps) -> None:
@@ -148,10 +149,6 @@ def shim_of(apps: Apps, app_id: str, k: int = 0) -> int:
     return int(layout.read_json(path)["shim"])
 
 
-def supervisor_of(shim: int) -> int:
-    return int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def test_the_next_app_may_have_the_gpu_and_the_port_of_an_app_that_has_just_ended(
     gpu_apps: Callable[..., Apps],
 ) -> None:
@@ -168,7 +165,7 @@ def test_gpu_that_another_app_got_meanwhile_is_lost(gpu_apps: Callable[..., Apps
     first = apps.start(sh(script, resource=GPU, max_retries=1))
     until(lambda: apps.lines(first) == ["GPU-a\n"])
     shim = shim_of(apps, first)
-    os.kill(supervisor_of(shim), signal.SIGKILL)
+    os.kill(parent_of(shim), signal.SIGKILL)
     os.kill(shim, signal.SIGKILL)
     until(lambda: not processes_below(apps.dir(first)))
     second = apps.start(sh(script, resource=GPU))
@@ -183,7 +180,7 @@ def test_app_without_a_gpu_left_reports_it(gpu_apps: Callable[..., Apps]) -> Non
     role = sh("echo up; exec sleep 331", resource=GPU, max_retries=1)
     first = apps.start(role)
     shim = shim_of(apps, first)
-    os.kill(supervisor_of(shim), signal.SIGKILL)
+    os.kill(parent_of(shim), signal.SIGKILL)
     os.kill(shim, signal.SIGKILL)
     until(lambda: not processes_below(apps.dir(first)))
     second = apps.start(role)
@@ -204,7 +201,7 @@ def test_next_supervisor_takes_the_lease_over_from_shims(gpu_apps: Callable[...,
     retried = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
     app_id = apps.start(sh(script, num_replicas=2, resource=GPU, **retried))
     first, second = (shim_of(apps, app_id, k) for k in range(2))
-    os.kill(supervisor_of(first), signal.SIGKILL)
+    os.kill(parent_of(first), signal.SIGKILL)
     (tmp_path / "go1").touch()
     until(lambda: processes.start_time(second) == "")
     apps.scheduler.describe(app_id)

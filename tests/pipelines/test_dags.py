@@ -7,7 +7,6 @@ import logging
 import traceback
 
 import pytest
-import structlog
 import yaml
 
 from airflow_provider_launch.pipelines import PipelineError, dag_from_file, load_pipelines

@@ -22,6 +22,7 @@ from airflow_provider_launch.pipelines.folders import (
     refuse_shared,
     remove_folder,
 )
+from tests.support.bombs import nested
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
@@ -301,17 +302,6 @@ def test_files_that_are_larger_than_their_disk_are_not_sent_to_a_store(tmp_path,
     assert not base.exists() or not [path for path in base.rglob("*") if path.is_file()]
 
     assert [item.size for item in files.put(["a"], folder)] == [600]
-
-
-def nested(path: Path, depth: int = 1500) -> None:
-    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
-    at = os.open(path, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=at)
-        inner = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = inner
-    os.close(at)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.apps import until
+
 _PATIENCE_S = 60.0
 
 
@@ -57,10 +59,7 @@ def ended(guard: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def until_written(path: Path) -> str:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not path.exists() or not path.read_text().endswith("\n"):
-        assert time.monotonic() < deadline, f"{path} has no line"
-        time.sleep(0.05)
+    until(lambda: path.exists() and path.read_text().endswith("\n"), _PATIENCE_S, 0.05)
     return path.read_text()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from tests.plugins.tsp_engine import TspEngine
+from tests.support.capabilities import EVERYWHERE
 from tests.support.host_contract import HostContract
 from tests.support.repeats import SOAK
 
@@ -19,21 +20,7 @@ pytestmark = pytest.mark.engine("task-spooler")
 
 class TestTsp(HostContract):
     factory = "launch_tsp:create_scheduler"
-    capabilities = frozenset(
-        {
-            Capability.REPLICA_RETRY,
-            Capability.APPLICATION_RETRY,
-            Capability.ADOPT,
-            Capability.STREAMS,
-            Capability.TIME_FILTER,
-            Capability.RANK0,
-            Capability.PORTS,
-            Capability.RESULT,
-            Capability.ADDRESSES,
-            Capability.SERVICE_ROLES,
-            Capability.WORKSPACE,
-        }
-    )
+    capabilities = (EVERYWHERE - {Capability.GPU}) | {Capability.STREAMS, Capability.WORKSPACE}
     many = 50
     slots: ClassVar[int] = 60
 

@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import airflow_provider_launch
-from airflow_provider_launch.schedulers import DEFAULT_SCHEDULER_MODULES
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
 
 ROOT = Path(airflow_provider_launch.__file__).parent
@@ -101,10 +100,7 @@ def test_nothing_imports_its_scheduler_and_it_imports_no_other_backend(info: Bac
     others = tuple(f"{PACKAGE}.{other}" for other in BACKENDS if other != info.name)
     for name, path in modules_of(info).items():
         used = set(imports_of(path, with_types=True))
-        is_imported = f"{PACKAGE}.{info.name}.scheduler" in used
-        # Some have a second name and other options; `__init__` defers.
-        is_variant = f"{PACKAGE}.{info.name}.{name}" in DEFAULT_SCHEDULER_MODULES.values() or name == "__init__"
-        assert is_variant or not is_imported, f"{name}.py imports the scheduler"
+        assert f"{PACKAGE}.{info.name}.scheduler" not in used, f"{name}.py imports the scheduler"
         assert not [module for module in used if module.startswith(others)], f"{name}.py knows another backend"
 
 
@@ -139,6 +135,7 @@ def test_it_has_a_page_an_example_and_a_contract(info: BackendInfo, checkout: Pa
 # Other packages choose by capability. These have a reason to name an engine.
 NAMES_ENGINES = {
     "schedulers/__init__.py": "`local_docker`, the second name that TorchX has for Docker",
+    "schedulers/docker_scheduler.py": "the same",
     "connections/airflow_types.py": "the engine that a type of connection of Airflow belongs to",
     "connections/launch.py": "extras that only connections of AWS have",
     "connections/probes.py": "the test of a connection asks more than a list where an engine can tell more",

@@ -75,7 +75,7 @@ INSTEAD = {
 """Why a backend does not use a part."""
 
 COPIES = {
-    "a request": r"^class \w+Request(\((NamedTuple|Generic\[\w+\])\))?:",
+    "a request": r"^class \w+Request(\((NamedTuple|StoredRequest|Generic\[\w+\])\))?:",
     "the first line of a request": r", time limit \{",
     "the variables of a replica": r"\"LAUNCH_(APP_ID|ROLE|NUM_REPLICAS)\":",
     "the name of a port's variable": r"LAUNCH_PORT_\{",

@@ -53,7 +53,7 @@ PROMISED = {
         "Scheduler",
         "Stream",
     ],
-    "schedulers.local": ["create_scheduler"],
+    "schedulers.local.scheduler": ["create_scheduler"],
     "schedulers.masking": ["masked_args", "masked_env"],
     "specs": [
         "AppDef",
@@ -69,6 +69,38 @@ PROMISED = {
     "specs.api": ["AppDef", "AppDryRunInfo", "AppHandle", "AppState", "AppStatus", "Resource", "Role", "macros"],
     "specs.builders": ["make_app_handle", "parse_mounts"],
 }
+PUBLIC = {
+    "components": ["component_test_base", "dist", "structured_arg", "utils"],
+    "connections": ["forms"],
+    "decorators": ["launch", "launch_python"],
+    "functions": [""],
+    "hooks": ["aws_batch", "docker", "kubernetes", "launch", "local", "slurm"],
+    "links": ["launch"],
+    "operators": ["launch"],
+    "pipelines": ["", "plugin"],
+    "plugins": [""],
+    "runner": ["", "api", "events"],
+    "schedulers": [
+        "",
+        "api",
+        "aws_batch_scheduler",
+        "docker_scheduler",
+        "kubernetes_scheduler",
+        "local_scheduler",
+        "masking",
+        "parts",
+        "queue",
+        "slurm_scheduler",
+    ],
+    "sensors": ["launch"],
+    "specs": ["", "api", "builders", "errors", "file_linter"],
+    "testing": ["", "contract", "engine"],
+    "tracker": ["", "api", "backend.fsspec"],
+    "triggers": ["launch"],
+    "version": [""],
+    "workspace": [""],
+}
+"""Package to its modules from which others import; some have the names that TorchX has there."""
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(airflow_provider_launch.__path__, "airflow_provider_launch.")
@@ -91,3 +123,12 @@ def test_listed_names_exist():
     ]
 
     assert not missing, "\n".join(missing)
+
+
+def test_only_public_modules_list_their_names():
+    """Our own modules import a name from the module that defines it, so a list would only repeat that module."""
+    public = {f"airflow_provider_launch.{package}.{name}".rstrip(".") for package in PUBLIC for name in PUBLIC[package]}
+    listing = {module for module in MODULES if hasattr(importlib.import_module(module), "__all__")}
+
+    assert not listing - public, f"remove __all__, or add the module to PUBLIC: {sorted(listing - public)}"
+    assert not public - listing, f"remove from PUBLIC, or write __all__: {sorted(public - listing)}"

@@ -169,6 +169,18 @@ def test_an_app_that_cannot_be_read_or_deleted_keeps_no_other_from_a_sweep(ended
     assert [*ended.engine.apps] == ["app-3"]
 
 
+def test_a_sweep_asks_once_more_without_the_apps_that_an_error_names(ended, caplog) -> None:
+    def refuse(ids: list[str]) -> None:
+        if "app-3" in ids:
+            raise AppUnavailableError("app-3 is damaged", texts={"app-3": "its record is damaged"})
+
+    ended.engine.on_describe = refuse
+
+    assert sorted(ended.sweep(0)) == ["app-0", "app-1", "app-2", "app-4"]
+    assert [len(ids) for ids in ended.engine.describe_calls if len(ids) > 1] == [5, 4]
+    assert "app-3, because it cannot be read: its record is damaged" in caplog.text
+
+
 def test_a_sweep_that_may_delete_no_app_is_an_error(ended, monkeypatch) -> None:
     def refuse(_app_id: str) -> None:
         raise SchedulerRejectedError("denied")

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_launch.specs import AppState
 from tests.slurm.conftest import Place
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("slurmdbd"), pytest.mark.timeout(300)]
 
@@ -20,10 +21,7 @@ def kill_and_forget(place: Place, app_id: str) -> None:
 
 
 def forget(place: Place, *app_ids: str) -> None:
-    deadline = time.monotonic() + 60
-    while place.cluster.run("squeue", "-h", "-t", "all", f"--name={','.join(app_ids)}"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(lambda: not place.cluster.run("squeue", "-h", "-t", "all", f"--name={','.join(app_ids)}"), 60, 0.5)
     for app_id in app_ids:
         # Set an old time, because a newer job may still run.
         for name in ("id", "submitted", "alive", "claim"):

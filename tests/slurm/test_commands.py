@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from airflow_provider_launch.schedulers.slurm.transport import Answer, LocalTran
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs import AppDef, AppState, Role, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidRunConfigException
+from tests.support.apps import until
 
 
 class Site:
@@ -172,10 +172,7 @@ def test_the_removal_of_many_files_delays_no_poll(site, tmp_path) -> None:
         assert not (site.root / "apps" / "app").exists()
     finally:
         go_on.touch()
-    deadline = time.monotonic() + 60
-    while [*(site.root / "building").iterdir()]:
-        assert time.monotonic() < deadline, "it stays"
-        time.sleep(0.1)
+    until(lambda: not [*(site.root / "building").iterdir()], 60, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from tests.engines.slurm.cluster import NODES
 from tests.slurm.conftest import resume_nodes
+from tests.support.apps import until
 from tests.support.repeats import often
 
 pytestmark = [pytest.mark.engine("slurmctld"), pytest.mark.timeout(1800)]
@@ -82,10 +83,7 @@ def test_jobs_that_slurm_has_forgotten_are_still_reported(make_own_cluster) -> N
     place = make_own_cluster(min_job_age_s=2)
     app_id = place.start(place.sh("echo kept; exit 3"))
     place.end(app_id)
-    deadline = time.monotonic() + 60
-    while place.cluster.run("squeue", "-h", "-t", "all"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(lambda: not place.cluster.run("squeue", "-h", "-t", "all"), 60, 0.5)
 
     found = place.end(app_id)
     assert found.state is AppState.FAILED

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_launch.specs.states import AppState
 from tests.slurm.conftest import Place
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("slurm")
 
@@ -19,10 +20,7 @@ def test_a_job_whose_directory_is_removed_ends(place) -> None:
     app_id = place.start(place.sh("echo up; sleep 2; exit 3", num_replicas=2, max_retries=5))
     place.written(app_id, "up", k=1)
     shutil.rmtree(place.root / "apps" / app_id)
-    deadline = time.monotonic() + 30
-    while place.cluster.run("squeue", "-h", f"--name={app_id}"):
-        assert time.monotonic() < deadline, "its job still runs"
-        time.sleep(0.2)
+    until(lambda: not place.cluster.run("squeue", "-h", f"--name={app_id}"), 30, 0.2)
 
     assert not (place.root / "apps" / app_id).exists()
 

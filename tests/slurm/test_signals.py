@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.apps import until
 from tests.support.repeats import often
 
 SCRIPTS = files("airflow_provider_launch.schedulers.slurm") / "scripts"
@@ -43,10 +44,7 @@ def start(place: Path, program: str, **plan: str) -> subprocess.Popen[bytes]:
 
 def until_written(place: Path, text: str) -> None:
     log = place / "run/0/main/0/0/stdout"
-    deadline = time.monotonic() + 60
-    while not log.exists() or text not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: log.exists() and text in log.read_text(), 60, 0.01)
 
 
 def processes_of(session: int) -> list[int]:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.engines.slurm.cluster import NODES
 from tests.engines.slurm.processes import PATH
 from tests.engines.slurm.sshd import Sshd
 from tests.slurm.conftest import Place
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("slurm")
 
@@ -185,7 +185,4 @@ def test_the_test_of_a_connection_names_a_cluster_that_gives_no_node(make_own_cl
     scheduler = create_scheduler("tests", **{**place.params, "test_node": True, "timeout_s": 8.0})
 
     assert "no node has copied" in refusal(scheduler)
-    deadline = time.monotonic() + 20
-    while "launch-probe" in place.cluster.run("squeue", "-h", "-o", "%j"):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: "launch-probe" not in place.cluster.run("squeue", "-h", "-o", "%j"), 20, 0.2)

@@ -1,8 +1,10 @@
-"""Compressed data that inflates to much more than its size."""
+"""Data and folders that take much more than they seem to."""
 
 from __future__ import annotations
 
+import os
 import zlib
+from pathlib import Path
 
 _PIECE = 2**20
 
@@ -16,3 +18,14 @@ def bomb(megabytes: int, *, gzip: bool = False, byte: bytes = b"\0") -> bytes:
     pieces = [packer.compress(byte * _PIECE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)]
     head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" if gzip else b"\x78\xda"
     return head + pieces[0] + pieces[1] * (megabytes - 1)
+
+
+def nested(path: Path, depth: int = 1500) -> None:
+    """Create folders in folders, more than `shutil.rmtree` of Python 3.11 can remove."""
+    at = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)

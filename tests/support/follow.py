@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from airflow_provider_launch.follow import Event, Follower, LogLines, StateChanged
+from airflow_provider_launch.follow.events import Event, LogLines, StateChanged
+from airflow_provider_launch.follow.follower import Follower
 
 
 def collect(follower: Follower, limit_s: float = 10.0) -> list[Event]:

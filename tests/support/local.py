@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 
+from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
 from airflow_provider_launch.specs import Role
 from tests.support import apps
 from tests.support.apps import until
+from tests.support.processes import parent_of
 
 
 def command_lines_below(root: Path) -> dict[int, bytes]:
@@ -101,3 +104,14 @@ class Apps(apps.Apps[LocalScheduler]):
 
     def dir(self, app_id: str) -> Path:
         return self.root / "apps" / app_id
+
+
+def commands(apps: Apps) -> list[int]:
+    """Return the processes of the apps except their supervisors and shims."""
+    # Not to be read again here: a supervisor that ends meanwhile has no command line any more.
+    return [pid for pid, command_line in command_lines_below(apps.root).items() if b"bare.py" not in command_line]
+
+
+def kill_supervisor(apps: Apps, app_id: str) -> None:
+    os.kill(parent_of(layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]), signal.SIGKILL)
+    until(lambda: not processes.is_locked(str(apps.dir(app_id) / layout.LOCK)))

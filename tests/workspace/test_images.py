@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import secrets
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, Role, SchedulerRejectedError
-from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.registry import serve_registry
 from tests.faults import FaultProxy
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.engine("registry")]
-
-
-@pytest.fixture
-def project(tmp_path: Path, docker_engine: DockerEngine, docker_proxy: FaultProxy):
-    """A workspace that no other test has. Only its own images are removed, because other tests may run now."""
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "mark").write_text(secrets.token_hex(8))
-    yield root
-    for build in docker_proxy.matching("POST", r"/build$"):
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            docker_engine.client.api.remove_image(build.query["t"], force=True)
 
 
 @pytest.fixture
@@ -53,12 +37,12 @@ def launched(runner: Runner, image: str, project: Path, script: str = "cat mark"
 
 
 def test_an_unchanged_workspace_is_built_and_pushed_once(
-    runner, docker_engine, docker_proxy, registry, project, caplog
+    runner, docker_engine, docker_proxy, registry, docker_project, caplog
 ):
     caplog.set_level("INFO")
     for _ in range(3):
-        told, status = launched(runner, docker_engine.image, project, image_repo=f"{registry}/once")
-        assert (told, status.state) == ((project / "mark").read_text(), AppState.SUCCEEDED)
+        told, status = launched(runner, docker_engine.image, docker_project, image_repo=f"{registry}/once")
+        assert (told, status.state) == ((docker_project / "mark").read_text(), AppState.SUCCEEDED)
 
     assert len(docker_proxy.matching("POST", r"/build$")) == 1
     assert len(docker_proxy.matching("POST", r"/push$")) == 1
@@ -68,17 +52,17 @@ def test_an_unchanged_workspace_is_built_and_pushed_once(
     assert sum(text.startswith("pushing ") for text in texts) == 1
 
 
-def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, project, caplog):
-    (project / "Dockerfile.torchx").write_text(
+def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, docker_project, caplog):
+    (docker_project / "Dockerfile.torchx").write_text(
         "ARG IMAGE\nFROM $IMAGE\nARG WORKSPACE\nRUN echo by recipe of $WORKSPACE > /recipe\nCOPY mark /mark\n"
     )
     with caplog.at_level("INFO"):
-        told, _ = launched(runner, docker_engine.image, project, "cat /recipe; test ! -e run.sh")
+        told, _ = launched(runner, docker_engine.image, docker_project, "cat /recipe; test ! -e run.sh")
     texts = [record.getMessage() for record in caplog.records]
     first = next(number for number, text in enumerate(texts) if text.startswith("::group::build of "))
     output = texts[first + 1 : texts.index("::endgroup::")]
 
-    assert told == f"by recipe of {project}\n"
+    assert told == f"by recipe of {docker_project}\n"
     # The log view shows a group closed.
     assert len(output) > 2
     assert [text for text in output if not text.startswith("build: ")] == []
@@ -92,16 +76,18 @@ def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, projec
         ("FROM 127.0.0.1:1/no/such:image\n", SchedulerRejectedError, ["127.0.0.1:1"]),
     ],
 )
-def test_a_recipe_that_fails_is_reported_and_nothing_launched(runner, docker_engine, project, recipe, error, words):
-    (project / "Dockerfile.torchx").write_text(recipe)
+def test_a_recipe_that_fails_is_reported_and_nothing_launched(
+    runner, docker_engine, docker_project, recipe, error, words
+):
+    (docker_project / "Dockerfile.torchx").write_text(recipe)
     with pytest.raises(error) as caught:
-        launched(runner, docker_engine.image, project)
+        launched(runner, docker_engine.image, docker_project)
 
     assert [word for word in words if word not in str(caught.value)] == []
-    assert name_of(project) not in {row.name for row in runner.list("docker")}
+    assert name_of(docker_project) not in {row.name for row in runner.list("docker")}
 
 
-def test_a_registry_that_refuses_is_reported_and_nothing_launched(runner, docker_engine, project, tmp_path):
+def test_a_registry_that_refuses_is_reported_and_nothing_launched(runner, docker_engine, docker_project, tmp_path):
     # `user:password` by bcrypt; no test logs in.
     (tmp_path / "passwords").write_text("user:$2y$05$6vWkKpxpHqHfQ4nB1eZdfeCRoIfMvNpmPrZmXH0nUvOXJX0ZyPSoW\n")
     (tmp_path / "registry").mkdir()
@@ -110,30 +96,30 @@ def test_a_registry_that_refuses_is_reported_and_nothing_launched(runner, docker
     address = next(served)
     try:
         with pytest.raises(SchedulerRejectedError, match=r"cannot be pushed.*docker login"):
-            launched(runner, docker_engine.image, project, image_repo=f"{address}/closed")
+            launched(runner, docker_engine.image, docker_project, image_repo=f"{address}/closed")
     finally:
         served.close()
 
-    assert name_of(project) not in {row.name for row in runner.list("docker")}
+    assert name_of(docker_project) not in {row.name for row in runner.list("docker")}
 
 
-def test_a_registry_that_is_away_is_reported(runner, docker_engine, project):
+def test_a_registry_that_is_away_is_reported(runner, docker_engine, docker_project):
     with pytest.raises(SchedulerRejectedError, match=r"127\.0\.0\.1:1/away.*cannot be pushed"):
-        launched(runner, docker_engine.image, project, image_repo="127.0.0.1:1/away")
+        launched(runner, docker_engine.image, docker_project, image_repo="127.0.0.1:1/away")
 
 
-def test_a_base_image_that_is_missing_is_reported(runner, project):
+def test_a_base_image_that_is_missing_is_reported(runner, docker_project):
     with pytest.raises(SchedulerRejectedError, match="no-such-base"):
-        launched(runner, "127.0.0.1:1/no-such-base:1", project)
+        launched(runner, "127.0.0.1:1/no-such-base:1", docker_project)
 
 
-def test_another_builder_needs_a_repository(runner, docker_engine, project):
+def test_another_builder_needs_a_repository(runner, docker_engine, docker_project):
     with pytest.raises(InvalidAppError, match="image_repo"):
-        launched(runner, docker_engine.image, project, build_host=docker_engine.host)
+        launched(runner, docker_engine.image, docker_project, build_host=docker_engine.host)
 
 
-def test_kubernetes_wants_a_repository_before_it_builds(project):
+def test_kubernetes_wants_a_repository_before_it_builds(docker_project):
     """Otherwise no node could pull the image."""
     app = AppDef("ws", [Role("main", "base", entrypoint="true")])
     with Runner("tests") as runner, pytest.raises(KeyError, match="image_repo"):
-        runner.dryrun(app, "kubernetes", {}, str(project))
+        runner.dryrun(app, "kubernetes", {}, str(docker_project))

@@ -9,7 +9,6 @@ import traceback
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.runner.events.api import LaunchEvent, SourceType, TorchxEvent
-from airflow_provider_launch.runner.events.handlers import get_logging_handler
 from airflow_provider_launch.util.session import get_session_id_or_create_new
 
 if TYPE_CHECKING:
@@ -21,6 +20,19 @@ __all__ = ["LaunchEvent", "SourceType", "TorchxEvent", "get_logging_handler", "l
 
 _log = logging.getLogger(__name__)
 _loggers: dict[str, logging.Logger] = {}
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """Return the handler of a destination: `console` writes to stderr, `null` nowhere.
+
+    Raises:
+        ValueError: the destination does not exist.
+    """
+    if destination == "null":
+        return logging.NullHandler()
+    if destination == "console":
+        return logging.StreamHandler()
+    raise ValueError(f"unknown event destination {destination!r}; use `console` or `null`")
 
 
 def record(event: LaunchEvent, destination: str = "null") -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
@@ -14,6 +15,8 @@ from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLE_NAME, MAX
 from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError
 
 _POLICIES = frozenset(policy.value for policy in RetryPolicy)
+NOT_STORED = MappingProxyType({"is_stored": False})
+"""Metadata of a field that only the submission needs: a mapping that is not a part of the record."""
 FIRST_PORT = 20000
 """The first port that is assigned if a role leaves the choice to the launcher."""
 _PORTS = 10_000
@@ -51,7 +54,18 @@ RoleT = TypeVar("RoleT", bound=RoleRequest)
 
 
 @dataclass
-class AppRequest(Generic[RoleT]):
+class StoredRequest:
+    """A request that is stored in the record of its app."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON, without fields of the kind `NOT_STORED`."""
+        left_out = [item.name for item in fields(self) if item.metadata == NOT_STORED]
+        document = asdict(replace(self, **{name: {} for name in left_out}))
+        return {name: value for name, value in document.items() if name not in left_out}
+
+
+@dataclass
+class AppRequest(StoredRequest, Generic[RoleT]):
     """All that is needed to run an app, as it is stored in the app's record."""
 
     app_id: str
@@ -63,10 +77,6 @@ class AppRequest(Generic[RoleT]):
     roles: list[RoleT]
     app: dict[str, Any]
     """The app as it was submitted."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON."""
-        return asdict(self)
 
     @cached_property
     def app_def(self) -> AppDef:

@@ -64,12 +64,11 @@ from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTE
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
-    AppUnavailableError,
     InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
-    SchedulerUnavailableError,
     UnknownAppException,
+    is_outage,
 )
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, Role
@@ -171,8 +170,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
     def _build_request(self, app: AppDef, opts: AwsBatchOpts, app_id: str) -> AwsBatchRequest:
         return build_request(app, opts, app_id, os.environ)
 
-    def _format_request(self, request: AwsBatchRequest) -> str:
-        return format_request(request)
+    _format_request = staticmethod(format_request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AwsBatchRequest]) -> str:
         request = dryrun_info.request
@@ -298,15 +296,12 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
         """Return the state of an app; UNKNOWN if only this app cannot be described, so that the others are listed."""
         try:
             return self._described(cached).state
-        except SchedulerUnavailableError as error:
-            if not isinstance(error, AppUnavailableError):
-                raise
-            cause: Exception = error
         except (LaunchError, *_UNREADABLE) as error:
+            if is_outage(error):
+                raise
             # For example, the user may not end this job.
-            cause = error
-        log.warning("app %s is listed as UNKNOWN: %s: %s", cached.app_id, type(cause).__name__, cause)
-        return AppState.UNKNOWN
+            log.warning("app %s is listed as UNKNOWN: %s: %s", cached.app_id, type(error).__name__, error)
+            return AppState.UNKNOWN
 
     def exists(self, app_id: str) -> bool:
         """Return whether the app exists, without deciding its state, which would need more requests."""

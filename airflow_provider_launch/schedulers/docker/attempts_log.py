@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from cachetools import LRUCache
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
@@ -114,7 +115,7 @@ class LogStreams:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tails: OrderedDict[str, int | None] = OrderedDict()
+        self._tails: LRUCache[str, int | None] = LRUCache(_KEPT_TAILS)
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
@@ -131,13 +132,10 @@ class LogStreams:
     def widen(self, container: str, parser: FrameLines) -> None:
         """Use a longer tail the next time, because the parser has not found the position."""
         with self._mutex:
-            tail = self._tails.pop(container, _TAIL)
+            tail = self._tails.get(container, _TAIL)
             # A log that starts at the position is probably short.
             is_last = tail is None or tail >= _TAIL_MAX or parser.starts_late
-            wider = None if is_last or tail is None else tail * _TAIL_FACTOR
-            self._tails[container] = wider
-            if len(self._tails) > _KEPT_TAILS:
-                self._tails.popitem(last=False)
+            self._tails[container] = None if is_last or tail is None else tail * _TAIL_FACTOR
 
     def _tail(self, container: str) -> int | None:
         with self._mutex:

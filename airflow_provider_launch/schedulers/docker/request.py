@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers._kit.naming import refuse_own_labels, ta
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of, patched, plain, refuse_changes
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import (
+    NOT_STORED,
     AppRequest,
     RoleRequest,
     assign_ports,
@@ -114,14 +115,8 @@ class DockerRequest(AppRequest[DockerRole]):
     on_outside_stop: str = "fail"
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict, metadata=NOT_STORED)
     """Workspace image to the (repository, tag) to which it is pushed when the app is submitted."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without the images to push."""
-        document = super().to_json()
-        del document["images_to_push"]
-        return document
 
 
 def build_request(
@@ -273,11 +268,8 @@ def refuse_broken_overlays(request: DockerRequest) -> None:
         refuse_changes(*host, ("NetworkMode", "RestartPolicy", "AutoRemove"), f"{what}.HostConfig")
         refuse_changes(before["Labels"], after.get("Labels") or {}, before["Labels"], f"{what}.Labels")
         env = dict(item.split("=", 1) for item in after.get("Env") or [] if "=" in item)
-        refuse_changes(dict(item.split("=", 1) for item in before["Env"]), env, _env_names(before), f"{what}.Env")
-
-
-def _env_names(body: Mapping[str, Any]) -> list[str]:
-    return [item.partition("=")[0] for item in body["Env"]]
+        ours = dict(item.split("=", 1) for item in before["Env"])
+        refuse_changes(ours, env, ours, f"{what}.Env")
 
 
 def _own_body(

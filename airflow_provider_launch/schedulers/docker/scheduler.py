@@ -141,8 +141,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         refuse_broken_overlays(request)
         return request
 
-    def _format_request(self, request: DockerRequest) -> str:
-        return format_request(request)
+    _format_request = staticmethod(format_request)
 
     def _image_builds(self, cfg: Mapping[str, Any]) -> ImageBuilds:
         if cfg.get("build_host"):

@@ -319,7 +319,8 @@ class Observer:
             uids[role.slug] = created["metadata"]["uid"]
             # Kubernetes removes the record with the last Job, after its TTL.
             owners.append(owner("Job", created["metadata"]["name"], created["metadata"]["uid"]))
-        self._note(record, {f"{Annotation.COMMITTED}{record.attempt}": _compact(uids)}, owners)
+        committed = json.dumps(uids, separators=(",", ":"))
+        self._note(record, {f"{Annotation.COMMITTED}{record.attempt}": committed}, owners)
 
     def _existing(self, app: App, request: KubernetesRequest, name: str) -> dict[str, Any]:
         found = self._cluster.get("jobs", name)
@@ -461,7 +462,3 @@ def _pauses() -> Iterator[float]:
 
 def _note_path(name: str) -> str:
     return f"/metadata/annotations/{name.replace('~', '~0').replace('/', '~1')}"
-
-
-def _compact(document: Mapping[str, str]) -> str:
-    return json.dumps(document, separators=(",", ":"))

@@ -20,6 +20,7 @@ from airflow_provider_launch.schedulers._kit.naming import (
 )
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of
 from airflow_provider_launch.schedulers._kit.request import (
+    NOT_STORED,
     AppRequest,
     RoleRequest,
     assign_ports,
@@ -142,14 +143,8 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Where the app runs, if the task has chosen it."""
     is_whole: bool = True
     """Whether it has arguments and values of variables; a Service has neither, because more users may read it."""
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict, metadata=NOT_STORED)
     """Image with a workspace to the (repository, tag) to which it is pushed at submission."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without `images_to_push`, which is only for the submission."""
-        document = super().to_json()
-        del document["images_to_push"]
-        return document
 
     @property
     def is_group(self) -> bool:

@@ -206,8 +206,7 @@ class KubernetesScheduler(
         info.warnings += result_warnings(info.request)
         return info
 
-    def _format_request(self, request: KubernetesRequest) -> str:
-        return format_request(request)
+    _format_request = staticmethod(format_request)
 
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:  # noqa: ARG002 - a hook
         refuse_no_repository(app, cfg)

@@ -18,18 +18,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cachetools import LRUCache
+
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk, Stream
 from airflow_provider_launch.schedulers.kubernetes.catalog import selector
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID
 from airflow_provider_launch.schedulers.kubernetes.places import Place, place_of
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord
-from airflow_provider_launch.specs.errors import (
-    AppConflictError,
-    AppUnavailableError,
-    LaunchError,
-    SchedulerUnavailableError,
-    UnknownAppException,
-)
+from airflow_provider_launch.schedulers.responses import Answer, describe_each
+from airflow_provider_launch.specs.errors import AppConflictError, AppUnavailableError, LaunchError, UnknownAppException
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
@@ -65,7 +62,7 @@ class SeveralNamespaces:
         """Set the scheduler of each namespace."""
         self._mutex = threading.Lock()
         self._schedulers: Mapping[Place, _Scheduler] = schedulers
-        self._found: dict[str, _Scheduler] = {}
+        self._found: LRUCache[str, _Scheduler] = LRUCache(_KEPT_APPS)
         """App to the scheduler of its namespace."""
 
     # ---- where an app is ---------------------------------------------------------------------------------------------
@@ -103,8 +100,6 @@ class SeveralNamespaces:
                 at = located.get(app_id)
                 if at is not None and not isinstance(at, LaunchError):
                     self._found[app_id] = at
-            for app_id in [*self._found][:-_KEPT_APPS]:
-                del self._found[app_id]
         return located
 
     def _having(
@@ -273,33 +268,9 @@ def _described(
     apps: Mapping[str, _Scheduler],
 ) -> tuple[dict[str, DescribeAppResponse | None], dict[str, LaunchError]]:
     """Return the responses, and the errors of apps whose namespace did not answer."""
-    answers: dict[str, DescribeAppResponse | None] = {}
-    failed: dict[str, LaunchError] = {}
+    answers: dict[str, Answer] = {}
     for scheduler in dict.fromkeys(apps.values()):
         ids = [app_id for app_id, at in apps.items() if at is scheduler]
-        found, errors = _described_by(scheduler, ids)
-        answers |= found
-        failed |= errors
-    return answers, failed
-
-
-def _described_by(
-    scheduler: _Scheduler, ids: builtins.list[str]
-) -> tuple[dict[str, DescribeAppResponse | None], dict[str, LaunchError]]:
-    """Return the same for one namespace; the error of one app is not that of the others, as in `poll_many`."""
-    try:
-        return scheduler.describe_many(ids), {}
-    except LaunchError as error:
-        texts = error.texts if isinstance(error, AppUnavailableError) else {}
-        named: dict[str, LaunchError] = {name: AppUnavailableError(texts[name]) for name in ids if name in texts}
-        is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
-        if is_outage or (len(ids) == 1 and not named):
-            return {}, dict.fromkeys(ids, error)
-    rest = [app_id for app_id in ids if app_id not in named]
-    halves = [rest] if named else [rest[: len(rest) // 2], rest[len(rest) // 2 :]]
-    answers: dict[str, DescribeAppResponse | None] = {}
-    for half in filter(None, halves):
-        found, errors = _described_by(scheduler, half)
-        answers |= found
-        named |= errors
-    return answers, named
+        answers |= describe_each(scheduler.describe_many, ids, LaunchError)
+    failed = {app_id: answer for app_id, answer in answers.items() if isinstance(answer, LaunchError)}
+    return {app_id: answer for app_id, answer in answers.items() if not isinstance(answer, Exception)}, failed

@@ -10,11 +10,16 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
-from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers._kit.request import (
+    NOT_STORED,
+    StoredRequest,
+    format_app,
+    format_role,
+)
 from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,
@@ -81,7 +86,7 @@ class LocalRole:
 
 
 @dataclass
-class LocalRequest:
+class LocalRequest(StoredRequest):
     """All that is needed to run the app, as it is written to `app.json`."""
 
     app_id: str
@@ -96,14 +101,8 @@ class LocalRequest:
     """Directory that also gets the logs, by role and replica."""
     notes: list[str] = field(default_factory=list)
     """Notes about ignored fields of the app."""
-    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
+    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict, metadata=NOT_STORED)
     """Name of a directory of the app to the files that are copied there at submission."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without workspaces."""
-        document = asdict(replace(self, workspaces={}))
-        del document["workspaces"]
-        return document
 
     def copy_workspaces(self, directory: str) -> None:
         """Copy all workspaces below the directory of the app.

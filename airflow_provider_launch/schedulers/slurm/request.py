@@ -6,11 +6,12 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers._kit.request import (
+    NOT_STORED,
     AppRequest,
     RoleRequest,
     common_fields,
@@ -109,13 +110,8 @@ class SlurmRequest(AppRequest[SlurmRole]):
     login_shell: bool
     max_disruptions: int | None = None
     """Disruptions after which Slurm may put the job back. None: each one, if `requeue`."""
-    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
+    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict, metadata=NOT_STORED)
     """Name of a directory of the app to the files that are copied there at submission."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without `workspaces`."""
-        document = replace(self, workspaces={}).__dict__ | {"roles": [asdict(role) for role in self.roles]}
-        return {name: value for name, value in document.items() if name != "workspaces"}
 
 
 def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[str, str]) -> SlurmRequest:

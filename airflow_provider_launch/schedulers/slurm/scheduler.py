@@ -100,8 +100,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
     def _build_request(self, app: AppDef, opts: SlurmOpts, app_id: str) -> SlurmRequest:
         return build_request(app, opts, app_id, os.environ)
 
-    def _format_request(self, request: SlurmRequest) -> str:
-        return format_request(request)
+    _format_request = staticmethod(format_request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[SlurmRequest]) -> str:
         request = dryrun_info.request

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -70,3 +72,17 @@ def docker_proxy(docker_engine: DockerEngine) -> Iterator[FaultProxy]:
         yield proxy
     docker_engine.remove_made(proxy)
     assert not proxy.missed()
+
+
+@pytest.fixture
+def docker_project(tmp_path: Path, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> Iterator[Path]:
+    """A workspace that no other test has. Only its own images are removed, because other tests may run now."""
+    import docker
+
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "mark").write_text(secrets.token_hex(8))
+    yield root
+    for build in docker_proxy.matching("POST", r"/build$"):
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            docker_engine.client.api.remove_image(build.query["t"], force=True)
