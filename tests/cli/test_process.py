@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -49,27 +48,6 @@ def test_nothing_of_airflow_is_loaded_or_written(start, shell, tmp_path) -> None
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
     assert [path.name for path in (tmp_path / "home").iterdir()] == []
-
-
-def cpu_of(*words: str) -> float:
-    """Return the least CPU seconds of some runs of a command; the first one writes byte code."""
-    command = [sys.executable, "-m", "airflow_provider_launch.cli", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
-    found = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, env=env, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
-
-
-def test_the_help_and_a_status_cost_little(launch) -> None:
-    """At night, in a loop of a script, and at each completion of a word; `make bench ARGS=commands` shows figures."""
-    handle = launch("run", "-s", "local", "--wait", "utils.echo").out.strip()
-
-    assert cpu_of("--help") < 0.1
-    assert cpu_of("status", handle) < 0.4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
