@@ -243,6 +243,134 @@ EXAMPLES = {
             """, parameters="{x: 4}"),
         values={"inside": 5},
     ),
+    "magnus: a task that is turned off": Example(
+        steps("""
+            idle: {type: as-is, command_type: shell, command: exit 1, next: success}
+            """),
+    ),
+    "magnus 0.4: attempts by their old name": Example(
+        steps("""
+            once: {$, command: 'test -e old && exit; touch old; exit 1', retry: 2, next: success}
+            """),
+    ),
+    "magnus: settings of a step, by each of their names": Example(
+        steps("""
+            a: {$, command: export a=$KIND, returns: [a], mode_config: {local: {env: {KIND: mode}}}, next: b}
+            b: {$, command: export b=$KIND, returns: [b], executor_config: {local: {env: {KIND: executor}}}, next: c}
+            c: {$, command: export c=$KIND, returns: [c], overrides: {local: {env: {KIND: step}}}, next: d}
+            d: {$, command: export d=$KIND, returns: [d], overrides: {local: group}, next: success}
+            """, mode="{type: local, config: {env: {KIND: file}, placeholders: {group: {env: {KIND: group}}}}}"),
+        values={"a": "mode", "b": "executor", "c": "step", "d": "group"},
+    ),
+    **{
+        f"a configuration file with '{name}'": Example(
+            steps("""
+                a: {$, command: export from=$KIND, returns: [from], next: success}
+                """),
+            arguments={"config": {
+                name: {"type": "local", "config": {"env": {"KIND": name}}},
+                # Airflow does what these sections are for.
+                "run_log_store": {"type": "file-system"}, "run-log-store": {"type": "chunked-fs"},
+                "experiment_tracker": {"type": "mlflow"}, "secrets": {"type": "dotenv", "config": {"location": ".env"}},
+                "catalog": {"type": "file-system"},
+            }},
+            values={"from": name},
+        )
+        for name in ("mode", "executor", "pipeline-executor")
+    },
+    "runnable 11: an async function": Example(
+        steps("""
+            wait: {type: task, command_type: async-python, command: peer_code.later, returns: [y], next: success}
+            """, parameters="{x: 1}"),
+        values={"y": 2},
+    ),
+    "magnus: variables of its configuration, as templates": Example(
+        steps("""
+            a: {$, command: 'export who=$WHO strict=0 more="{{ params.who }}" year=${day%%-*}; case $- in *u*) strict=1;; esac', args: {day: "{{ ds }}"}, returns: [who, strict, more, year], next: success}
+            """,
+            executor="{type: local, config: {env: {WHO: '{{ params.who }}'}, shell_options: '{{ params.how }}', cpu: '{{ params.cores }}'}}",
+            parameters="{who: me, how: '-u', cores: 1}",
+            catalog="'{{ params.who }}/kept'",
+        ),
+        values={"who": "me", "more": "me", "strict": 1},
+        difference="Airflow's templates instead of $x, because $ belongs to the shell",
+    ),
+    "magnus: a task with a catalog and a script next to the file": Example(
+        steps("""
+            a: {$, command: 'sh "$LAUNCH_CODE_DIR/say.sh" > said.txt; export said="$(cat said.txt)"', returns: [said], catalog: {put: said.txt}, next: success}
+            """),
+        values={"said": "of the project"},
+    ),
+    "shell that a template cannot read": Example(
+        steps("""
+            a: {$, command: 'export size=${#word} braces="{%"', template: false, returns: [size, braces], next: success}
+            """, parameters="{word: four}"),
+        values={"size": 4, "braces": "{%"},
+    ),
+    "runnable 02: a conditional without a branch for the value": Example(
+        steps(f"""
+            choose: {{type: conditional, parameter: side, next: success, branches: {{heads: {ONE % "command: exit 1"}}},
+              default: {ONE % "command: export won=0, returns: [won]"}}}
+            """, parameters="{side: edge}"),
+        values={"won": 0},
+        difference="runnable accepts 'default' and fails",
+    ),
+    **{
+        f"a failure in a {kind} is handled by the step after it": Example(
+            steps(f"""
+                bad: {{type: {kind}, {fields}, next: never, on_failure: repair}}
+                never: {{$, command: export reached=1, returns: [reached], next: success}}
+                repair: {{$, command: export repaired=1, returns: [repaired], next: success}}
+                """, parameters="{x: 1}"),
+            values={"repaired": 1, "reached": None},
+            difference="runnable drops the handler of such a step",
+        )
+        for kind, fields in {
+            "parallel": f"branches: {{a: {ONE % 'command: exit 1'}, b: {ONE % 'command: exit 0'}}}",
+            "map": f"iterate_on: [1, 2], iterate_as: y, branch: {ONE % 'command: exit 1'}",
+            "dag": "dag_definition: broken.yaml",
+            "conditional": f"parameter: x, branches: {{1: {ONE % 'command: exit 1'}}}",
+        }.items()
+    },
+    "runnable 07: an element that returns nothing": Example(
+        steps("""
+            each: {type: map, iterate_on: [a, b, c], iterate_as: x, next: success, branch: {start_at: only, steps: {
+              only: {type: conditional, parameter: x, next: success, default: {start_at: none, steps: {none: {type: stub, next: success}}},
+                branches: {b: {start_at: some, steps: {some: {$, command: export y=$x, returns: [y], next: success}}}}}}}}
+            """),
+        values={"y": [None, "b", None]},
+        difference="null in the position of the element; runnable's list is shorter",
+    ),
+    **{
+        f"files of a map in a map, {where}": Example(
+            steps(f"""
+                m: {{type: map, iterate_on: {outer}, iterate_as: x, next: all, branch: {{start_at: n, steps: {{
+                  n: {{type: map, iterate_on: {inner}, iterate_as: y, next: see, branch: {{start_at: put, steps: {{
+                    put: {{$, command: 'echo $x$y > out.txt', catalog: {{put: out.txt}}, next: own}},
+                    own: {{$, command: 'test "$(find . -name out.txt)" = ./out.txt && export z=$(cat out.txt)', returns: [z], catalog: {{get: "**"}}, next: success}}}}}}}},
+                  see: {{$, command: 'export part="$(cat n/0/out.txt n/1/out.txt | tr "\\n" " ")"', returns: [part], catalog: {{get: "n/**"}}, next: success}}}}}}}}
+                all: {{$, command: 'export all="$(cat m/[01]/n/[01]/out.txt | tr "\\n" " ")"', returns: [all], catalog: {{get: "m/**"}}, next: success}}
+                """, parameters="{xs: [a, b], ys: [c, d]}"),
+            values={"z": [["ac", "ad"], ["bc", "bd"]], "part": ["ac ad ", "bc bd "], "all": "ac ad bc bd "},
+            difference="one list must be in the file, because Airflow maps one level",
+        )
+        for where, outer, inner in (
+            ("the inner list in the file", "xs", "[c, d]"),
+            ("the outer list in the file", "[a, b]", "ys"),
+            ("both lists in the file", "[a, b]", "[c, d]"),
+        )
+    },
+    "branches and elements do not see each other's values": Example(
+        steps(f"""
+            both: {{type: parallel, next: each, branches: {{
+              a: {ONE % "command: export Mine=1, returns: [Mine]"},
+              b: {ONE % "command: 'export other=[$Mine] small=[$mine]', returns: [other, small]"}}}}}
+            each: {{type: map, iterate_on: [1, 2], iterate_as: x, next: success, branch:
+              {ONE % "command: 'export before=[$own] own=$x', returns: [before, own]"}}}
+            """),
+        values={"Mine": 1, "other": [], "small": [], "before": [[], []], "own": [1, 2]},
+        difference="in magnus all parameters are in one mapping, with names in lower case",
+    ),
     "magnus: parameters by variables and by its functions": Example(
         steps("""
             variable: {type: task, command: peer_code.by_variable, next: function}
@@ -253,6 +381,9 @@ EXAMPLES = {
 }  # fmt: skip
 
 
+BROKEN = PART.replace("export inside=$((x + 1))", "exit 1").replace(", returns: [inside]", "")
+
+
 @pytest.fixture
 def example(write):
     def find(name: str) -> tuple[Example, Path]:
@@ -261,6 +392,8 @@ def example(write):
         write(CODE, "peer_code.py")
         write(json.dumps(BOOK), "book.ipynb")
         write(PART, "part.yaml")
+        write(BROKEN, "broken.yaml")
+        write("echo of the project", "say.sh")
         write("integer: 1\nstringer: hello\n", "given.yaml")
         found = EXAMPLES[name]
         return found, write(found.text.replace("{$", "{type: task, command_type: shell"))
@@ -305,6 +438,10 @@ REFUSED = {
     "runnable 07: a lambda as a reducer": (
         'each: {type: map, iterate_on: [1], iterate_as: x, reducer: "lambda x: max(x)", next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}',
         "no lambda",
+    ),
+    "magnus 0.4: container": (
+        "a: {type: task, command_type: container, command: 'echo 1', next: success}",
+        "write shell, and name the image",
     ),
     "magnus: python-lambda": (
         "a: {type: task, command_type: python-lambda, command: 'lambda: 1', next: success}",
