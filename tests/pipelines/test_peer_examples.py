@@ -461,3 +461,123 @@ def test_a_feature_without_a_counterpart_is_refused_with_a_cure(write, name: str
     problems = validate(write(steps(text, parameters="{xs: [1]}")))
 
     assert any(cure in str(problem) for problem in problems), problems
+
+
+def by(*names: str) -> tuple[str, ...]:
+    return names
+
+
+ROWS = {
+    # Files
+    "`as-is`": by("magnus: a task that is turned off"),
+    "`retry` (0.4), `max_attempts`": by("magnus 0.4: attempts by their old name", "magnus: a second attempt"),
+    "`mode_config`, `executor_config`, `overrides`": by("magnus: settings of a step, by each of their names"),
+    "`mode:`, `executor:`, `pipeline-executor:`": by(
+        "a configuration file with 'mode'",
+        "a configuration file with 'executor'",
+        "a configuration file with 'pipeline-executor'",
+    ),
+    "`success` and `fail`": by("runnable 02: a failure is handled and the run fails"),
+    "`command_type` `python-lambda`, `container`, `async-python`": by(
+        "magnus: python-lambda",
+        "magnus 0.4: container",
+        "runnable 11: an async function",
+        "test_an_async_generator_is_refused_before_it_works",
+    ),
+    "parameters file, `-p`": by("runnable 03: static parameters", "test_file_environment_form"),
+    "`$x` from `MAGNUS_VAR_x`": by(
+        "magnus: variables of its configuration, as templates", "test_the_location_of_the_catalog_is_a_template"
+    ),
+    "paths count from the project root": by("test_the_code_of_a_project_is_found"),
+    "a step with a catalog starts in the project": by(
+        "magnus: files in a folder of the project", "magnus: a task with a catalog and a script next to the file"
+    ),
+    "`get_parameter`, `set_parameter`, `get_secret`, `track_this`, `get_run_id`": by(
+        "magnus: parameters by variables and by its functions", "test_a_step_reads_and_sets_parameters_by_magnus"
+    ),
+    "`put_in_catalog`, `get_from_catalog`, `put_object`, `get_object`, `get_run_log`": by(
+        "test_a_function_without_a_counterpart_is_refused_when_it_is_called"
+    ),
+    "`MAGNUS_TRACK_x`, `MAGNUS_TRACK_x_STEP_n`": by("test_tracked_variables_are_metrics_of_the_record"),
+    "Python SDK of runnable, jobs": by("test_each_kind_of_step_becomes_ours", "test_a_job_is_a_pipeline_of_one_task"),
+    "the notebook with its outputs in the catalog, its lines live": by(
+        "test_a_notebook_is_kept_with_its_outputs", "test_lines_of_a_notebook_come_while_it_runs"
+    ),
+    "output of each step in the catalog": by("test_lines_of_a_step_are_in_the_task_log"),
+    "`returns` may be omitted": by("runnable 03: parameters of all kinds, and an undeclared return"),
+    "shell with `${#x}` or `{%`": by("shell that a template cannot read"),
+    "`patches` of `mocked`": by("runnable 08: mocked, with a patch", "test_a_patch_keeps_the_type_of_its_command"),
+    "`dag_definition`": by("magnus: the graph of another file", "test_the_code_of_an_included_file_is_next_to_it"),
+    '`kind: object` of a return, `pickled("x")`': by(
+        "runnable 03: parameters of all kinds, and an undeclared return",
+        "test_an_object_is_unpickled_only_by_the_task_that_reads_it",
+        "test_notebooks_read_and_return_objects",
+    ),
+    "`kind: metric`": by("test_tracked_variables_are_metrics_of_the_record"),
+    "`reducer` as Python text": by(
+        "runnable 07: a map whose reducer is a function", "runnable 07: a lambda as a reducer", "test_reducers"
+    ),
+    "`conditional`": by("runnable 02: a conditional", "runnable 02: a conditional without a branch for the value"),
+    "`on_failure` of a task": by(
+        "runnable 02: a failure is handled and the run succeeds",
+        *(
+            f"a failure in a {kind} is handled by the step after it"
+            for kind in ("parallel", "map", "dag", "conditional")
+        ),
+    ),
+    "a map over an empty list fails": by("runnable 07: a map over an empty list"),
+    "a map's list misses values": by("runnable 07: an element that returns nothing"),
+    "`loop`": by("runnable 10: a loop"),
+    "map in map": by("magnus: a map in a map", "files of a map in a map, both lists in the file"),
+    "`run_log_store`, `experiment_tracker`, `secrets` of the config": by("a configuration file with 'executor'"),
+    "the run log, one JSON file": by("test_records_show_code_settings_and_values"),
+    "tags, timeline of a run": by("test_a_folder_of_files_becomes_dags_of_a_module"),
+    "runnable's shell steps have an empty environment": by(
+        "test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named"
+    ),
+    "`local` runs all steps in one process": by("test_500_steps_are_500_tasks_and_an_end"),
+    # Executors
+    "`local`, `local-container`, `slurm`": by("test_containers", "test_slurm_jobs"),
+    "`local-aws-batch`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`argo`, `kfp`, `k8s-job`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`demo-renderer`, `emulator`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`mocked` with `patches`": by("runnable 08: mocked, with a patch"),
+    "`retry`, `use_cached`": by(
+        "test_a_cleared_element_replaces_its_own_files_and_values", "test_steps_after_one_that_ran_again_run_again"
+    ),
+    "`execute`": by("test_the_command_runs_and_resumes"),
+    "`execute_function`, `execute_notebook`, jobs": by(
+        "test_a_function_runs_by_its_name", "test_a_notebook_runs_by_its_path"
+    ),
+    "`overrides`, `placeholders`, `executor` of a step": by("test_a_step_may_run_elsewhere_or_otherwise"),
+    # Executor API
+    "`BaseExecutor`, `Config`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`service_name`, `service_type`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`placeholders`, `_resolve_node_config`": by(
+        "test_an_executor_of_a_plug_in_runs_the_tasks", "test_an_empty_setting_needs_a_placeholder"
+    ),
+    "`enable_parallel`": by("test_a_pipeline_limits_the_tasks_of_a_run"),
+    "`prepare_for_graph_execution`": by("test_a_wrong_file_is_an_import_error_of_its_own"),
+    "`execute_graph`, `execute_from_graph`": by("test_steps_run_as_the_file_shows"),
+    "`prepare_for_node_execution`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`trigger_job`, `execute_node`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`_execute_node`": by("test_files_go_by_the_catalog", "test_records_show_code_settings_and_values"),
+    "`add_code_identities`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`_is_eligible_for_rerun`": by("test_a_cleared_element_replaces_its_own_files_and_values"),
+    "`_set_up_run_log`, step logs": by("test_records_show_code_settings_and_values"),
+    "`send_return_code`": by("runnable 02: a failure ends the run"),
+    "`_sync_catalog`, `get` and `put`": by("runnable 04: later steps get files, also those of a failed step"),
+    "`execute_single_node`": by("test_airflow_tests_a_task", "test_a_step_shows_its_lines_and_what_it_hands_on"),
+    "node types, run log stores, catalogs, secrets managers of your own": by("test_an_executor_that_no_plug_in_has"),
+}
+"""Each row of the migration page, and the examples and tests that show it."""
+
+
+def test_each_row_of_the_migration_page_is_shown(checkout: Path) -> None:
+    text = (checkout / "docs" / "coming-from" / "magnus.md").read_text()
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    tests = "".join(path.read_text() for path in (checkout / "tests" / "pipelines").glob("test_*.py"))
+
+    assert [row for row in rows if row != "magnus, runnable"] == [*ROWS]
+    shown = {name for names in ROWS.values() for name in names}
+    assert not [name for name in shown if name not in {**EXAMPLES, **REFUSED} and f"def {name}(" not in tests]
