@@ -264,6 +264,35 @@ def test_a_resumed_run_has_the_parameters_and_the_list_of_the_run(write, tmp_pat
 
 
 @pytest.mark.timeout(900)
+def test_validate_takes_the_parameters_and_the_configuration_that_run_takes(write, tmp_path) -> None:
+    step = "{type: task, command_type: shell, command: 'export y=$by$KIND', returns: [y], next: success}"
+    path = write(f"""
+        dag:
+          start_at: m
+          steps:
+            m: {{type: map, iterate_on: xs, iterate_as: x, next: success, branch: {{start_at: a, steps: {{a: {step}}}}}}}
+        """)
+    write("xs: [1]\n", "some.yaml")
+    write("executor: {type: local, config: {env: {KIND: file}, no_such: 1}}\n", "wrong.yaml")
+    write("executor: {type: local, config: {env: {KIND: file}}}\n", "config.yaml")
+
+    def shown(*arguments: str) -> tuple[int, str]:
+        ran = at_desk(tmp_path, arguments[0], path.name, *arguments[1:])
+        return ran.returncode, ran.stderr or ran.stdout.splitlines()[-1]
+
+    given = ("-p", "some.yaml", "--set", "by=2")
+    for command in ("validate", "run"):
+        code, problem = shown(command)
+        assert (code, problem.partition(";")[0]) == (
+            2, "pipeline.yaml:4: step 'm': 'iterate_on' names 'xs', which is neither a parameter nor returned by an earlier step"
+        )  # fmt: skip
+        code, problem = shown(command, *given, "-c", "wrong.yaml")
+        assert (code, problem.partition(":")[0]) == (2, "wrong.yaml")
+    assert at_desk(tmp_path, "validate", path.name, *given, "-c", "config.yaml").returncode == 0
+    assert shown("run", *given, "-c", "config.yaml") == (0, '{"xs": [1], "by": 2, "y": ["2file"]}')
+
+
+@pytest.mark.timeout(900)
 def test_a_function_runs_by_its_name(write, tmp_path) -> None:
     """runnable's `execute_function`."""
     write("def double(x, y=1):\n    print('hello')\n    return x * 2 + y\n", "mine_of_desk.py")

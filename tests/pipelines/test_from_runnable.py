@@ -153,8 +153,12 @@ def test_a_job_is_a_pipeline_of_one_task() -> None:
         (PeerPipeline([Loop("again"), Loop("more")], "p"), ["step 'again' is a loop", "step 'more' is a loop"]),
         (PeerPipeline([PythonTask("f", function=lambda: 1)], "p"), ["must be a function at the top level"]),
         (PeerPipeline([Stub("a")]), ["has no name; pass one"]),
+        (
+            PeerPipeline([NotebookTask("b", notebook="a.ipynb", optional_ploomber_args={"log_output": True})], "p"),
+            ["task 'b' has 'optional_ploomber_args', but ploomber does not run it here"],
+        ),
     ],
-    ids=["loop", "lambda", "no name"],
+    ids=["loop", "lambda", "no name", "ploomber"],
 )
 def test_steps_without_a_counterpart_are_named(source: Any, expected: list[str]) -> None:
     with pytest.raises(PipelineError) as caught:

@@ -165,6 +165,23 @@ EXAMPLES = {
             """),
         values={"rows": 1},
     ),
+    "runnable 04: files that are not to be copied": Example(
+        steps("""
+            put: {$, command: 'echo 1 > df.csv', catalog: {put: "*.csv", store_copy: false}, next: get}
+            get: {$, command: 'export rows=$(cat df.csv)', returns: [rows], catalog: {get: "*.csv"}, next: success}
+            """),
+        values={"rows": 1},
+        difference="they are copied, because the folder of a task ends with it",
+    ),
+    "magnus: a catalog of its configuration that is called 'do-nothing'": Example(
+        steps("""
+            put: {$, command: 'echo 1 > df.csv', catalog: {put: "*.csv"}, next: get}
+            get: {$, command: 'export rows=$(cat df.csv)', returns: [rows], catalog: {get: "*.csv"}, next: success}
+            """),
+        values={"rows": 1},
+        arguments={"config": {"catalog": {"type": "do-nothing"}}},
+        difference="files are stored in the default location",
+    ),
     "runnable 06: of two branches with one name the later counts": Example(
         steps(f"""
             both: {{type: parallel, next: success, branches: {{
@@ -439,6 +456,10 @@ REFUSED = {
         'each: {type: map, iterate_on: [1], iterate_as: x, reducer: "lambda x: max(x)", next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}',
         "no lambda",
     ),
+    "arguments of ploomber": (
+        "a: {type: task, command_type: notebook, command: x.ipynb, optional_ploomber_args: {log_output: true}, next: success}",
+        "'optional_ploomber_args' is not a field of a task",
+    ),
     "magnus 0.4: container": (
         "a: {type: task, command_type: container, command: 'echo 1', next: success}",
         "write shell, and name the image",
@@ -446,6 +467,10 @@ REFUSED = {
     "magnus: python-lambda": (
         "a: {type: task, command_type: python-lambda, command: 'lambda: 1', next: success}",
         "write a function in a module",
+    ),
+    "magnus: a catalog of another type": (
+        "a: {type: stub, next: success}",
+        "'s3' is not a valid type of catalog; use object-storage, with a URL as its location",
     ),
     "magnus: a map in a map": (
         "m: {type: map, iterate_on: xs, iterate_as: x, next: success, branch: {start_at: n, steps: {n: {type: map, iterate_on: xs, iterate_as: y, next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}}}}",
@@ -458,7 +483,8 @@ REFUSED = {
 def test_a_feature_without_a_counterpart_is_refused_with_a_cure(write, name: str) -> None:
     text, cure = REFUSED[name]
 
-    problems = validate(write(steps(text, parameters="{xs: [1]}")))
+    more = {"catalog": "{type: s3, config: {location: x}}"} if name == "magnus: a catalog of another type" else {}
+    problems = validate(write(steps(text, parameters="{xs: [1]}", **more)))
 
     assert any(cure in str(problem) for problem in problems), problems
 
@@ -503,6 +529,11 @@ ROWS = {
     "the notebook with its outputs in the catalog, its lines live": by(
         "test_a_notebook_is_kept_with_its_outputs", "test_lines_of_a_notebook_come_while_it_runs"
     ),
+    "`optional_ploomber_args` of a notebook": by("arguments of ploomber", "test_steps_without_a_counterpart_are_named"),
+    "`catalog` of the config: `file-system`, `do-nothing`": by(
+        "magnus: a catalog of its configuration that is called 'do-nothing'", "magnus: a catalog of another type"
+    ),
+    "`store_copy` of a catalog": by("runnable 04: files that are not to be copied"),
     "output of each step in the catalog": by("test_lines_of_a_step_are_in_the_task_log"),
     "`returns` may be omitted": by("runnable 03: parameters of all kinds, and an undeclared return"),
     "shell with `${#x}` or `{%`": by("shell that a template cannot read"),
