@@ -90,7 +90,7 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
     Args:
         folder: relative to the caller's file.
         namespace: the module's `globals()`.
-        kwargs: arguments of `dag_from_file`.
+        kwargs: arguments of `dag_from_file`, whose paths are also relative to the caller's file.
 
     Returns:
         The DAGs of the valid files, in the order of the file names.
@@ -98,7 +98,11 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
     Raises:
         PipelineError: the folder does not exist.
     """
-    base = _folder_of_caller(namespace) / folder
+    caller = _folder_of_caller(namespace)
+    for name in ("config", "parameters_file"):
+        if isinstance(kwargs.get(name), (str, Path)):
+            kwargs[name] = caller / kwargs[name]
+    base = caller / folder
     if not base.is_dir():
         raise PipelineError([Problem(f"folder {str(base)!r} does not exist; the path is relative to the caller")])
     wanted = None if "dag_id" in kwargs else get_parsing_context().dag_id
