@@ -39,7 +39,7 @@ def collect(model, score, look):
 """
 FILE = """
 catalog: CATALOG
-parameters: {who: nobody, xs: [1, 2], flags: FLAGS}
+parameters: {who: none, xs: [1, 2], flags: FLAGS}
 dag:
   start_at: m
   steps:
@@ -124,7 +124,7 @@ def test_runs_and_dags_in_airflow_share_no_file_object_or_notebook(database, fol
         lines = process.communicate(timeout=600)[0].splitlines()
         assert process.returncode == 0, "\n".join(lines[-40:])
         check(json.loads(lines[-1]), who)
-    # Of two attempts and three runs only the last files of each element are left.
+    # Only the last files of each element are left of two attempts in three runs.
     assert len([*(tmp_path / "catalog").rglob("part-*.txt")]) == 6
 
 
