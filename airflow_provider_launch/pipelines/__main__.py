@@ -18,7 +18,7 @@ from airflow_provider_launch.specs.errors import LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline."""
+    """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline, 130 for Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         return int(_COMMANDS[options.command](options))
@@ -27,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LaunchError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        more = f"; to continue: run {options.file} --resume" if options.command == "run" else ""
+        print(f"interrupted; its step was cancelled{more}", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -261,6 +262,38 @@ def test_a_resumed_run_has_the_parameters_and_the_list_of_the_run(write, tmp_pat
     ]  # fmt: skip
     code, shown = run("--resume", str(tmp_path))
     assert (code, shown) == (1, [f"{str(tmp_path)!r} is not the folder of a run; `run` shows it in its first line"])
+
+
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path) -> None:
+    """Its handler and its other attempts do not run."""
+    path = write("""
+        parameters: {at: .}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: export x=1, returns: [x], next: b}
+            b: {type: task, command_type: shell, command: 'test -e $at/go && exit; echo "waits $$"; sleep 600', max_attempts: 3, next: success, on_failure: c}
+            c: {type: task, command_type: shell, command: 'touch $at/handled', next: success}
+        """)
+    command = [sys.executable, "-m", "airflow_provider_launch.pipelines", "run", path.name, "--set", f"at={tmp_path}"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
+        assert ran.stdout is not None
+        shown = []
+        for line in ran.stdout:
+            shown.append(line)
+            if line.startswith("waits"):
+                ran.send_signal(signal.SIGINT)
+    pid = next(line.split()[1] for line in shown if line.startswith("waits"))
+
+    assert (ran.returncode, shown[-1]) == (
+        130, "interrupted; its step was cancelled; to continue: run pipeline.yaml --resume\n"
+    )  # fmt: skip
+    assert not Path("/proc", pid).exists()
+    assert not (tmp_path / "handled").exists()
+    (tmp_path / "go").touch()
+    again = at_desk(tmp_path, "run", path.name, "--resume")
+    assert (again.returncode, "== a: succeeded before" in again.stdout) == (0, True), again.stdout + again.stderr
 
 
 @pytest.mark.timeout(900)
