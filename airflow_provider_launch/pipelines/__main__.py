@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from airflow_provider_launch.specs.errors import LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline, 130 for Ctrl-C."""
+    """Run a command; return 0, 1 for a failure, 2 for an invalid pipeline, 130 if it was interrupted."""
     options = _parser().parse_args(arguments)
     try:
         return int(_COMMANDS[options.command](options))
@@ -177,5 +178,11 @@ _COMMANDS = {
 }
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    # Otherwise the app of a step would run on.
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())

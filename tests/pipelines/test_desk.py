@@ -265,7 +265,8 @@ def test_a_resumed_run_has_the_parameters_and_the_list_of_the_run(write, tmp_pat
 
 
 @pytest.mark.timeout(900)
-def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path, name: str) -> None:
     """Its handler and its other attempts do not run."""
     path = write("""
         parameters: {at: .}
@@ -277,13 +278,17 @@ def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path)
             c: {type: task, command_type: shell, command: 'touch $at/handled', next: success}
         """)
     command = [sys.executable, "-m", "airflow_provider_launch.pipelines", "run", path.name, "--set", f"at={tmp_path}"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # Tests that a shell starts with `&` ignore the signal, and so would this program.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - here are no threads
+    ) as ran:  # fmt: skip
         assert ran.stdout is not None
         shown = []
         for line in ran.stdout:
             shown.append(line)
             if line.startswith("waits"):
-                ran.send_signal(signal.SIGINT)
+                ran.send_signal(signal.Signals[name])
     pid = next(line.split()[1] for line in shown if line.startswith("waits"))
 
     assert (ran.returncode, shown[-1]) == (
