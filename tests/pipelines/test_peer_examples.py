@@ -55,6 +55,14 @@ async def later(x):
     return x + 1
 
 
+def framed(x, y):
+    return Frame([x, y])
+
+
+def rows_of(frame):
+    return [rows_of(one) for one in frame] if isinstance(frame, list) else frame.rows
+
+
 def longest(values):
     return max(values, key=len)
 """
@@ -377,6 +385,16 @@ EXAMPLES = {
             ("both lists in the file", "[a, b]", "[c, d]"),
         )
     },
+    "objects of a map in a map": Example(
+        steps("""
+            m: {type: map, iterate_on: xs, iterate_as: x, next: all, branch: {start_at: n, steps: {
+              n: {type: map, iterate_on: [c, d], iterate_as: y, next: see, branch: {start_at: make, steps: {
+                make: {type: task, command: peer_code.framed, returns: [{name: frame, kind: object}], next: success}}}},
+              see: {type: task, command: peer_code.rows_of, returns: [part], next: success}}}}
+            all: {type: task, command: peer_code.rows_of, returns: [all], next: success}
+            """, parameters="{xs: [a, b]}"),
+        values={key: [[["a", "c"], ["a", "d"]], [["b", "c"], ["b", "d"]]] for key in ("part", "all")},
+    ),
     "branches and elements do not see each other's values": Example(
         steps(f"""
             both: {{type: parallel, next: each, branches: {{
