@@ -281,7 +281,7 @@ def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path,
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         # Tests that a shell starts with `&` ignore the signal, and so would this program.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - here are no threads
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - this test has one thread
     ) as ran:  # fmt: skip
         assert ran.stdout is not None
         shown = []
