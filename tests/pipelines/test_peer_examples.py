@@ -488,7 +488,7 @@ REFUSED = {
     ),
     "magnus: a catalog of another type": (
         "a: {type: stub, next: success}",
-        "'s3' is not a valid type of catalog; use object-storage, with a URL as its location",
+        "use object-storage, with a URL as its location",
     ),
     "magnus: a map in a map": (
         "m: {type: map, iterate_on: xs, iterate_as: x, next: success, branch: {start_at: n, steps: {n: {type: map, iterate_on: xs, iterate_as: y, next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}}}}",
