@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,12 @@ import yaml
 
 from airflow_provider_launch.pipelines.problems import PipelineError
 from airflow_provider_launch.pipelines.reader import read_parameters
-from airflow_provider_launch.pipelines.validation import load, load_document
+from airflow_provider_launch.pipelines.validation import load, load_document, read
 from airflow_provider_launch.specs.errors import LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline."""
+    """Run a command; return 0, 1 for a failure, 2 for an invalid pipeline, 130 if it was interrupted."""
     options = _parser().parse_args(arguments)
     try:
         return int(_COMMANDS[options.command](options))
@@ -27,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LaunchError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        more = f"; to continue: run {options.file} --resume" if options.command == "run" else ""
+        print(f"interrupted; its step was cancelled{more}", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,23 +97,41 @@ def _show(problems: Any) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from airflow_provider_launch.pipelines.desk import DeskRun, new_run, runs_of
+    from airflow_provider_launch.pipelines.desk import DeskRun, new_run, stored_run
 
-    model = load(options.file, options.config, parameters_file=options.parameters, params=_given(options))
-    if options.resume is None:
-        folder = new_run(model.name)
-    else:
-        found = Path(options.resume) if options.resume else next(runs_of(model.name), None)
-        if found is None or not found.is_dir():
-            raise ValueError(f"there is no run of {model.name!r} to resume; start one without --resume")
-        folder = found.resolve()
+    given = _given(options)
+    files = {"config": options.config, "parameters": options.parameters}
+    folder = None if options.resume is None else _run_to_resume(options)
+    if folder is not None:
+        # Otherwise a resumed run would have other parameters.
+        stored = stored_run(folder)
+        given = {**stored.get("parameters", {}), **given}
+        files = {name: path or stored.get("options", {}).get(name) for name, path in files.items()}
+    model = load(options.file, files["config"], parameters_file=files["parameters"], params=given)
+    folder = folder or new_run(model.name)
     print(f"run {folder}")
-    values = DeskRun(model, folder).run(_given(options))
+    used = {name: str(Path(path).resolve()) for name, path in files.items() if path}
+    values = DeskRun(model, folder, options=used).run(given)
     if values is None:
         print(f"the pipeline failed; to run the failed step and those after it: run {options.file} --resume")
         return 1
     print(json.dumps(values))
     return 0
+
+
+def _run_to_resume(options: argparse.Namespace) -> Path:
+    from airflow_provider_launch.pipelines.desk import is_run, runs_of
+
+    # The parameters of the run, which the checks need, are in its folder.
+    model, problems = read(options.file, options.config, options.parameters, {})
+    if model is None:
+        raise PipelineError(problems)
+    folder = Path(options.resume).resolve() if options.resume else next(runs_of(model.name), None)
+    if folder is None:
+        raise ValueError(f"there is no run of {model.name!r} to resume; start one without --resume")
+    if not is_run(folder):
+        raise ValueError(f"{str(folder)!r} is not the folder of a run; `run` shows it in its first line")
+    return folder
 
 
 def _run_one(options: argparse.Namespace) -> int:
@@ -155,5 +178,11 @@ _COMMANDS = {
 }
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    # Otherwise the app of a step would run on.
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())

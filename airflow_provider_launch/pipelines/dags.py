@@ -17,6 +17,7 @@ from airflow.sdk import DAG, Param, get_parsing_context
 from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.document import read_text
 from airflow_provider_launch.pipelines.executors import task_limit
+from airflow_provider_launch.pipelines.file_docs import docs_of_files
 from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
 from airflow_provider_launch.pipelines.model import PipelineModel
@@ -61,7 +62,7 @@ def dag_from_file(
             caller's file.
         config: a file, or a mapping, with sections that override those of the file: `executor`, `catalog`,
             `parameters`.
-        dag_kwargs: arguments of `DAG`.
+        dag_kwargs: arguments of `DAG`. `doc_md` is by default the text of the file, with secrets masked.
 
     Raises:
         PipelineError: with all problems of the file.
@@ -74,6 +75,9 @@ def dag_from_file(
         parameters_file = base / parameters_file
     # A `Param` belongs to the form; the checks need only its name.
     model = load(base / path, config, parameters_file=parameters_file, params=params)
+    # The start of a task needs no documentation.
+    if not get_parsing_context().task_id:
+        dag_kwargs.setdefault("doc_md", docs_of_files(base / path, model))
     return dag_from_model(model, dag_id, launch_conn_id=launch_conn_id, params=params, **dag_kwargs)
 
 
@@ -86,7 +90,7 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
     Args:
         folder: relative to the caller's file.
         namespace: the module's `globals()`.
-        kwargs: arguments of `dag_from_file`.
+        kwargs: arguments of `dag_from_file`, whose paths are also relative to the caller's file.
 
     Returns:
         The DAGs of the valid files, in the order of the file names.
@@ -94,7 +98,11 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
     Raises:
         PipelineError: the folder does not exist.
     """
-    base = _folder_of_caller(namespace) / folder
+    caller = _folder_of_caller(namespace)
+    for name in ("config", "parameters_file"):
+        if isinstance(kwargs.get(name), (str, Path)):
+            kwargs[name] = caller / kwargs[name]
+    base = caller / folder
     if not base.is_dir():
         raise PipelineError([Problem(f"folder {str(base)!r} does not exist; the path is relative to the caller")])
     wanted = None if "dag_id" in kwargs else get_parsing_context().dag_id

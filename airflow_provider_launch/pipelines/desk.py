@@ -1,7 +1,7 @@
 """Runs a whole pipeline as local processes, without Airflow: one step after the other, for its author.
 
 The folder of a run holds `state.json`, with the values of the steps that succeeded, and the files of the catalog. A run
-that is resumed from it runs only the other steps.
+that is resumed from it runs the other steps, and the steps after them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from airflow_provider_launch.pipelines import parameters
@@ -44,6 +44,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 
 _KEPT = ("env", "shell", "shell_options")
 """Settings of other executors that fit local processes, too."""
+_STATE = "state.json"
 
 
 @dataclass
@@ -56,6 +57,10 @@ class _State:
     """The element of each enclosing map."""
     scopes: tuple[str, ...] = ()
     """Catalog folders of these elements."""
+    group: str = ""
+    """The prefix of task ids in the innermost map."""
+    is_new: bool = False
+    """A step before ran in this run, so values and files may differ from those of the run that is resumed."""
 
     def branch(self) -> _State:
         known = parameters.Known(dict(self.known.values), dict(self.known.orders))
@@ -64,6 +69,14 @@ class _State:
     def add(self, other: _State) -> None:
         self.known.add(other.known)
         self.files.update(other.files)
+        self.is_new |= other.is_new
+
+
+def stored_run(folder: Path) -> dict[str, Any]:
+    """Return what a run stored: `parameters` and `options` that it was given, and values of `steps`."""
+    file = folder / _STATE
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return found
 
 
 class DeskRun:
@@ -71,20 +84,28 @@ class DeskRun:
 
     Args:
         model: the pipeline.
-        folder: the folder of the run; the steps in its `state.json` are not run again.
+        folder: the folder of the run; a step in its `state.json` runs again only after another one that does.
         show: called with each line.
+        options: stored for a run that is resumed.
     """
 
-    def __init__(self, model: PipelineModel, folder: Path, show: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        model: PipelineModel,
+        folder: Path,
+        show: Callable[[str], object] = print,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._model = model
         self._folder = folder
         self._show = show
         self._order = 0
         self._tasks: dict[str, Any] = {}
-        self._state_file = folder / "state.json"
-        stored = json.loads(self._state_file.read_text()) if self._state_file.is_file() else {}
+        stored = stored_run(folder)
         self._done: dict[str, Any] = stored.get("steps", {})
+        self._lists: dict[str, list[Any]] = stored.get("lists", {})
         self._given: dict[str, Any] = stored.get("parameters", {})
+        self._options = dict(options)
         self.failed: list[str] = []
         """The steps that failed, including those whose failure was handled."""
 
@@ -103,9 +124,13 @@ class DeskRun:
         return state.known.values if is_success else None
 
     def _save(self) -> None:
-        part = self._state_file.with_suffix(".part")
-        part.write_text(json.dumps({"parameters": self._given, "steps": self._done}))
-        part.replace(self._state_file)
+        stored = {
+            "parameters": self._given, "options": self._options, "steps": self._done, "lists": self._lists
+        }  # fmt: skip
+        file = self._folder / _STATE
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(stored))
+        part.replace(file)
 
     # ---- graphs ----------------------------------------------------------------------------------------------
 
@@ -167,18 +192,23 @@ class DeskRun:
 
     def _map(self, step: MapStep, task_id: str, key: str, state: _State) -> bool:
         assert step.branch is not None
-        order, scope = self._order, task_id.replace(".", "/")
+        order = self._order
+        scope = "/".join([*state.scopes[-1:], task_id.removeprefix(state.group).replace(".", "/")])
         try:
             on = step.iterate_on
             items = list(on) if isinstance(on, tuple) else parameters.iterated(on, state.known.values.get(on))
         except InvalidAppError as error:
             return self._fail(key, error)
         before, outcomes, each = state.branch(), [], []
+        old = self._renewed(key, scope, items)
+        state.is_new |= old != items
         for at, item in enumerate(items):
             inside = before.branch()
+            inside.is_new |= at >= len(old) or old[at] != item
             inside.known.set({step.iterate_as: item}, order)
             inside.elements[step.iterate_as] = item
             inside.scopes = (*before.scopes, f"{scope}/{at}")
+            inside.group = f"{task_id}."
             outcomes.append(self._graph(step.branch, f"{task_id}.", f"{key}[{at}].", inside))
             each.append(
                 {
@@ -188,6 +218,7 @@ class DeskRun:
                 }
             )
             state.files.update(inside.files)
+            state.is_new |= inside.is_new
         if not all(outcomes):
             return False
         try:
@@ -198,12 +229,21 @@ class DeskRun:
         state.known.set(reduced, self._order)
         return True
 
+    def _renewed(self, key: str, scope: str, items: list[Any]) -> list[Any]:
+        """Store the list of a map, and return that of the run that is resumed, without elements that are gone."""
+        old = self._lists.get(key, items)
+        self._lists[key] = items
+        for at in range(len(items), len(old)):
+            for folder in self._folder.glob(f"catalog/*/run/*/{scope}/{at}"):
+                remove_folder(folder)
+        return old
+
     # ---- tasks -----------------------------------------------------------------------------------------------
 
     def _task(self, step: TaskStep, task_id: str, key: str, state: _State) -> bool:
         self._tasks[task_id] = SimpleNamespace(step=step)
         order = self._order
-        done = self._done.get(key)
+        done = None if state.is_new else self._done.get(key)
         if done is not None:
             self._show(f"== {key}: succeeded before")
             state.known.set(done, order)
@@ -215,6 +255,8 @@ class DeskRun:
                 self._show(f"== {key}: mocked")
                 return True
             step = patch
+        state.is_new = True
+        self._done.pop(key, None)
         self._show(f"== {key}")
         returned = self._tried(step, task_id, key, state)
         # Files of a failed step are for its handler.
@@ -310,6 +352,11 @@ def _at_desk(model: PipelineModel, step: TaskStep) -> tuple[PipelineModel, TaskS
 def runs_of(name: str) -> Iterator[Path]:
     """Yield the folders of the runs of a pipeline at this desk, newest first."""
     yield from sorted(LAUNCH_HOME("pipelines", "desk").glob(f"{task_id_of(name)}/*"), reverse=True)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run."""
+    return (folder / _STATE).is_file()
 
 
 def new_run(name: str) -> Path:

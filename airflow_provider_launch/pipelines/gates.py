@@ -46,12 +46,17 @@ class Scope:
     fixed: Mapping[str, tuple[Any, int]] = field(default_factory=dict)
     """Elements of maps whose list is in the file: name to value and position of the map."""
     folders: tuple[str, ...] = ()
-    """Catalog folders of the elements of such maps."""
+    """Catalog folders of the elements of such maps around the mapped group."""
+    inner_folders: tuple[str, ...] = ()
+    """Catalog folders of the elements of such maps in the mapped group, relative to that of its element."""
     parallelism: int | None = None
 
     def folders_of(self, map_index: int | None) -> list[str]:
         """Return the catalog folders of a task, outermost map first; None if the task is not mapped."""
-        return [*self.folders, *([f"{folder_of(self.fan_out)}/{map_index}"] if self.group else [])]
+        if not self.group:
+            return [*self.folders]
+        element = f"{folder_of(self.fan_out)}/{map_index}"
+        return [*self.folders, element, *(f"{element}/{folder}" for folder in self.inner_folders)]
 
 
 def known_parameters(

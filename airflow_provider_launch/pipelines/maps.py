@@ -55,7 +55,9 @@ def mapped(renderer: Renderer, step: MapStep, branch: Graph, scope: Scope, sourc
 
     def each(value: Any) -> None:  # noqa: ARG001 - Airflow maps over it
         group = f"{fan_out.task_id.rpartition('.')[0]}.each"
-        inside = Scope(group, fan_out.task_id, step.iterate_as, order, scope.fixed, scope.folders, step.parallelism)
+        inside = Scope(
+            group, fan_out.task_id, step.iterate_as, order, scope.fixed, scope.folders, parallelism=step.parallelism
+        )
         made.append(renderer.graph(branch, inside, [outer]))
 
     task_group(group_id="each")(each).expand(value=fan_out.output)
@@ -94,11 +96,7 @@ def unrolled(
     made = Part(entry, [], [], [entry.task_id])
     branches = []
     for at, item in enumerate(items):
-        inside = replace(
-            scope,
-            fixed={**scope.fixed, step.iterate_as: (item, order)},
-            folders=(*scope.folders, f"{folder_of(entry.task_id)}/{at}"),
-        )
+        inside = _in_element(replace(scope, fixed={**scope.fixed, step.iterate_as: (item, order)}), entry.task_id, at)
         with TaskGroup(str(at), group_display_name=str(item)):
             part = renderer.graph(branch, inside, sources)
         entry >> part.entry
@@ -121,3 +119,12 @@ def unrolled(
     made.members.append(fan_in.task_id)
     made.outputs = [Source(fan_in.task_id, scope.group)]
     return made
+
+
+def _in_element(scope: Scope, fan_out: str, at: int) -> Scope:
+    """Return a scope with the catalog folder of an element of a list in the file."""
+    folder = f"{folder_of(fan_out)}/{at}"
+    if not scope.group:
+        return replace(scope, folders=(*scope.folders, folder))
+    inner = folder.removeprefix(f"{scope.group.replace('.', '/')}/")
+    return replace(scope, inner_folders=(*scope.inner_folders, inner))

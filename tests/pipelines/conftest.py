@@ -19,6 +19,10 @@ import pytest
 _numbers = itertools.count()
 
 
+def name_of(ti: Any) -> str:
+    return str(ti.task_id) if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
+
+
 class RunResult:
     """The outcome of a run of a pipeline."""
 
@@ -28,8 +32,7 @@ class RunResult:
         self.state = str(run.state.value if hasattr(run.state, "value") else run.state)
         self.states: dict[str, Any] = {}
         for ti in run.get_task_instances():
-            name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
-            self.states[name] = None if ti.state is None else str(ti.state)
+            self.states[name_of(ti)] = None if ti.state is None else str(ti.state)
 
     def where(self, state: str) -> set[str]:
         """Return the tasks in a state, without those added by the pipeline."""
@@ -111,6 +114,44 @@ def test_dag(database) -> Callable[..., RunResult]:
         bag.bag_dag(dag)
         sync_bag_to_db(bag, bundle_name="tests", bundle_version="1")
         return RunResult(dag.test(**kwargs), dag)
+
+    return run
+
+
+@pytest.fixture
+def clear(database) -> Callable[..., RunResult]:
+    """Mark tasks of a finished run as successes, clear others, and let the run continue, as users do in the UI."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+
+    def run(ran: RunResult, *cleared: str, successes: tuple[str, ...] = (), dag: Any = None) -> RunResult:
+        dag = dag or ran.dag
+        with create_session() as session:
+            found = session.get(DagRun, ran.run.id)
+            tis = {name_of(ti): ti for ti in found.get_task_instances(session=session)}
+            for name in successes:
+                tis[name].set_state(TaskInstanceState.SUCCESS, session=session)
+            clear_task_instances([tis[name] for name in cleared], session)
+            found.state = DagRunState.RUNNING
+            found.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+            session.commit()
+            # The loop of `dag.test`, which starts with a new run.
+            while found.state == DagRunState.RUNNING:
+                session.expire_all()
+                ready, _ = found.update_state(session=session)
+                for ti in ready:
+                    ti.try_number += 1
+                    ti.state = TaskInstanceState.SCHEDULED
+                session.commit()
+                for ti in found.get_task_instances(session=session):
+                    if ti.state == TaskInstanceState.SCHEDULED:
+                        with contextlib.suppress(Exception):
+                            _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+            return RunResult(found, dag)
 
     return run
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,14 @@ class Files:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._attempts = 0
+        self._attempts = itertools.count()
 
     def catalog(self, task_id: str, scopes: tuple[str, ...] = (), **earlier: Any) -> RunCatalog:
         before = {name: Earlier(one) if isinstance(one, int) else one for name, one in earlier.items()}
         return RunCatalog(ObjectStoragePath(f"file://{self.path}/catalog"), "d", "r:1", task_id, scopes, before)
 
     def folder(self) -> Path:
-        self._attempts += 1
-        folder = self.path / "data" / str(self._attempts)
+        folder = self.path / "data" / str(next(self._attempts))
         folder.mkdir(parents=True, mode=0o700)
         folder.parent.chmod(0o700)
         return folder
@@ -245,6 +246,38 @@ def test_a_task_with_a_catalog_sees_files_of_the_project(write, run_pipeline) ->
         """)
 
     assert ran.state == "success", ran.states
+
+
+def test_the_location_of_the_catalog_is_a_template(run_pipeline, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_STORE", str(tmp_path / "store"))
+
+    ran = run_pipeline("""
+        catalog: "{{ var.value.store }}/{{ ds_nodash }}"
+        dag:
+          start_at: a
+          steps: {a: {type: task, command_type: shell, command: echo 1 > out.txt, catalog: {put: out.txt}, next: success}}
+        """)
+
+    assert ran.state == "success", ran.states
+    (found,) = (tmp_path / "store").rglob("out.txt")
+    assert found.relative_to(tmp_path / "store").parts[0].isdigit()
+
+
+def test_elements_and_attempts_that_store_files_at_the_same_time_keep_their_own(files: Files) -> None:
+    """Elements of a map run on several workers."""
+
+    def store(at: int) -> dict[str, str]:
+        for attempt in ("first", "second"):
+            files.put("m.each.one", (f"m/{at}",), out=f"{at} {attempt}", **{f"pid_{at}_{attempt}": ""})
+        return files.get("m.each.two", (f"m/{at}",), **{"m.each.one": Earlier(1, "m", lambda: 8)})
+
+    with ThreadPoolExecutor(8) as pool:
+        seen = [*pool.map(store, range(8))]
+
+    assert seen == [{"out": f"{at} second", f"pid_{at}_second": ""} for at in range(8)]
+    assert {**files.get("read", **{"m.each.one": Earlier(1, "m", lambda: 8)})} == {
+        f"m/{at}/{name}": text for at in range(8) for name, text in seen[at].items()
+    }
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -28,6 +28,19 @@ def test_a_folder_of_files_becomes_dags_of_a_module(write, tmp_path):
     assert [dag.tags for dag in dags] == [{"of a file"}] * 2
 
 
+def test_files_for_all_dags_of_a_folder_are_relative_to_the_module(write, tmp_path):
+    write("dag: {start_at: a, steps: {a: {type: stub, next: success}}}\n", "files/one.yaml")
+    write("x: 1\n", "files/common.yaml")
+    write("parameters: {y: 2}\n", "config.yaml")
+    write("dag: [", "files/parts/included.yaml")
+
+    (dag,) = load_pipelines(
+        "files", {"__file__": str(tmp_path / "module.py")}, parameters_file="files/common.yaml", config="config.yaml"
+    )
+
+    assert dict(dag.params) == {"x": 1, "y": 2}
+
+
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(PipelineError, match="does not exist; the path is relative to the caller"):
         load_pipelines("fils", {"__file__": str(tmp_path / "module.py")})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,143 @@ def test_the_command_runs_and_resumes(write, tmp_path) -> None:
     assert "--resume" in first.stdout
     assert "== a: succeeded before" in second.stdout
     assert json.loads(second.stdout.splitlines()[-1]) == {"code": 0, "x": 1, "y": 2}
+
+
+LEFT = """
+    parameters: {flags: .}
+    dag:
+      start_at: a
+      steps:
+        a: {type: task, command_type: shell, command: 'test -e $flags/a', next: n, on_failure: h}
+        n: {type: task, command_type: shell, command: 'export x=main', returns: [x], next: c}
+        h: {type: task, command_type: shell, command: 'export x=handler; echo h >> $flags/handled', returns: [x], next: c}
+        c: {type: task, command_type: shell, command: 'export seen=$x; echo $x > $x.txt', returns: [seen], catalog: {put: "*.txt"}, next: d}
+        d: {type: task, command_type: shell, command: 'test -e $flags/d && export files="$(ls)"', returns: [files], catalog: {get: "*"}, next: success}
+    """
+
+
+def test_steps_after_one_that_ran_again_run_again(write, tmp_path) -> None:
+    """They kept the values of the path that the first run took, and a handler did not run a second time."""
+    model = load(write(LEFT))
+    folder, shown = new_run(model.name), []
+
+    def run() -> dict | None:
+        shown.clear()
+        return DeskRun(model, folder, shown.append).run({"flags": str(tmp_path)})
+
+    assert run() is None
+    assert run() is None
+    assert (tmp_path / "handled").read_text() == "h\nh\n"
+    (tmp_path / "a").touch()
+    (tmp_path / "d").touch()
+    values = run()
+
+    assert values is not None, shown
+    assert (values["x"], values["seen"], values["files"]) == ("main", "main", "main.txt")
+    assert run() == values
+    assert [line for line in shown if "succeeded before" in line] == [
+        f"== {name}: succeeded before" for name in ("a", "n", "c", "d")
+    ]
+
+
+RESUMED = """
+    dag:
+      start_at: m
+      steps:
+        m: {type: map, iterate_on: xs, iterate_as: x, next: last, branch: {start_at: one, steps: {
+          one: {type: task, command_type: shell, command: 'export y=$((x * by)); echo $y > y.txt', returns: [y], catalog: {put: y.txt}, next: success}}}}
+        last: {type: task, command_type: shell, command: 'test -e flag || exit 1; export seen="$(cat m/*/y.txt | tr "\\n" " ")"', returns: [seen], catalog: {get: "m/**", project: flag}, next: success}
+    """
+
+
+@pytest.mark.timeout(900)
+def test_a_resumed_run_has_the_parameters_and_the_list_of_the_run(write, tmp_path) -> None:
+    """Without `--set` and `-p` it was refused, or had other values; elements of another list kept those of the first."""
+    path = write(RESUMED)
+    write("xs: [1, 2, 3]\nby: 1\n", "some.yaml")
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        ran = at_desk(tmp_path, "run", path.name, *arguments)
+        return ran.returncode, (ran.stdout + ran.stderr).splitlines()
+
+    assert run("-p", "some.yaml", "--set", "by=10")[0] == 1
+    (tmp_path / "flag").touch()
+    code, first = run("--resume")
+    assert (code, json.loads(first[-1])["seen"]) == (0, "10 20 30 "), first
+    code, second = run("--resume", "--set", "xs=[1, 5]")
+
+    assert (code, json.loads(second[-1])) == (0, {"xs": [1, 5], "by": 10, "y": [10, 50], "seen": "10 50 "}), second
+    assert [line for line in second if line.startswith("==")] == [
+        "== m[0].one: succeeded before", "== m[1].one", "== last",
+    ]  # fmt: skip
+    code, shown = run("--resume", str(tmp_path))
+    assert (code, shown) == (1, [f"{str(tmp_path)!r} is not the folder of a run; `run` shows it in its first line"])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path, name: str) -> None:
+    """Its handler and its other attempts do not run."""
+    path = write("""
+        parameters: {at: .}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: export x=1, returns: [x], next: b}
+            b: {type: task, command_type: shell, command: 'test -e $at/go && exit; echo "waits $$"; sleep 600', max_attempts: 3, next: success, on_failure: c}
+            c: {type: task, command_type: shell, command: 'touch $at/handled', next: success}
+        """)
+    command = [sys.executable, "-m", "airflow_provider_launch.pipelines", "run", path.name, "--set", f"at={tmp_path}"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # Tests that a shell starts with `&` ignore the signal, and so would this program.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - this test has one thread
+    ) as ran:  # fmt: skip
+        assert ran.stdout is not None
+        shown = []
+        for line in ran.stdout:
+            shown.append(line)
+            if line.startswith("waits"):
+                ran.send_signal(signal.Signals[name])
+    pid = next(line.split()[1] for line in shown if line.startswith("waits"))
+
+    assert (ran.returncode, shown[-1]) == (
+        130, "interrupted; its step was cancelled; to continue: run pipeline.yaml --resume\n"
+    )  # fmt: skip
+    assert not Path("/proc", pid).exists()
+    assert not (tmp_path / "handled").exists()
+    (tmp_path / "go").touch()
+    again = at_desk(tmp_path, "run", path.name, "--resume")
+    assert (again.returncode, "== a: succeeded before" in again.stdout) == (0, True), again.stdout + again.stderr
+
+
+@pytest.mark.timeout(900)
+def test_validate_takes_the_parameters_and_the_configuration_that_run_takes(write, tmp_path) -> None:
+    step = "{type: task, command_type: shell, command: 'export y=$by$KIND', returns: [y], next: success}"
+    path = write(f"""
+        dag:
+          start_at: m
+          steps:
+            m: {{type: map, iterate_on: xs, iterate_as: x, next: success, branch: {{start_at: a, steps: {{a: {step}}}}}}}
+        """)
+    write("xs: [1]\n", "some.yaml")
+    write("executor: {type: local, config: {env: {KIND: file}, no_such: 1}}\n", "wrong.yaml")
+    write("executor: {type: local, config: {env: {KIND: file}}}\n", "config.yaml")
+
+    def shown(*arguments: str) -> tuple[int, str]:
+        ran = at_desk(tmp_path, arguments[0], path.name, *arguments[1:])
+        return ran.returncode, ran.stderr or ran.stdout.splitlines()[-1]
+
+    given = ("-p", "some.yaml", "--set", "by=2")
+    for command in ("validate", "run"):
+        code, problem = shown(command)
+        assert (code, problem.partition(";")[0]) == (
+            2, "pipeline.yaml:4: step 'm': 'iterate_on' names 'xs', which is neither a parameter nor returned by an earlier step"
+        )  # fmt: skip
+        code, problem = shown(command, *given, "-c", "wrong.yaml")
+        assert (code, problem.partition(":")[0]) == (2, "wrong.yaml")
+    assert at_desk(tmp_path, "validate", path.name, *given, "-c", "config.yaml").returncode == 0
+    assert shown("run", *given, "-c", "config.yaml") == (0, '{"xs": [1], "by": 2, "y": ["2file"]}')
 
 
 @pytest.mark.timeout(900)

@@ -141,6 +141,23 @@ def test_the_result_is_a_dag() -> None:
     assert {"say__ok", "say__failed", "repair"} <= set(dag.task_ids)
 
 
+def test_the_result_runs(test_dag) -> None:
+    inner = PeerPipeline([ShellTask("one", command="export y=$((x * 10))", returns=["y"])])
+    repair = PeerPipeline([ShellTask("repair", command="export fixed=$y", returns=["fixed"])])
+    source = PeerPipeline(
+        [
+            Map("each", iterate_on="xs", iterate_as="x", branch=inner, reducer="max"),
+            ShellTask("bad", command="exit 1", on_failure=repair),
+            ShellTask("never", command="exit 1"),
+        ]
+    )
+
+    ran = test_dag(Pipeline.from_runnable(source, "of_runnable", parameters={"xs": [1, 2]}).dag())
+
+    assert (ran.state, ran.states["bad"], ran.states["never"]) == ("success", "failed", "skipped")
+    assert ran.returned("repair") == {"fixed": 20}
+
+
 def test_a_job_is_a_pipeline_of_one_task() -> None:
     pipeline = Pipeline.from_runnable(ShellJob("export x=1", returns=["x"]), "nightly")
 
@@ -153,8 +170,12 @@ def test_a_job_is_a_pipeline_of_one_task() -> None:
         (PeerPipeline([Loop("again"), Loop("more")], "p"), ["step 'again' is a loop", "step 'more' is a loop"]),
         (PeerPipeline([PythonTask("f", function=lambda: 1)], "p"), ["must be a function at the top level"]),
         (PeerPipeline([Stub("a")]), ["has no name; pass one"]),
+        (
+            PeerPipeline([NotebookTask("b", notebook="a.ipynb", optional_ploomber_args={"log_output": True})], "p"),
+            ["task 'b' has 'optional_ploomber_args', but ploomber does not run it here"],
+        ),
     ],
-    ids=["loop", "lambda", "no name"],
+    ids=["loop", "lambda", "no name", "ploomber"],
 )
 def test_steps_without_a_counterpart_are_named(source: Any, expected: list[str]) -> None:
     with pytest.raises(PipelineError) as caught:

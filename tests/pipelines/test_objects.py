@@ -73,6 +73,51 @@ def test_objects_go_from_function_to_function(write, run_pipeline, tmp_path):
     assert ran.returned("check") == {"sizes": [3, 3]}
 
 
+TRACED = """
+import os
+
+
+def opened(path):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()} ")
+    return 1
+
+
+class Traced:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return opened, (self.path,)
+
+
+def make(path):
+    return Traced(path)
+
+
+def read(traced):
+    return os.getpid()
+"""
+
+
+def test_an_object_is_unpickled_only_by_the_task_that_reads_it(write, run_pipeline, tmp_path) -> None:
+    """A pickle runs code where it is read. This process is the worker of all tasks."""
+    write(TRACED, "objects_traced.py")
+
+    ran = run_pipeline(f"""
+        parameters: {{path: {tmp_path / "pids"}}}
+        dag:
+          start_at: make
+          steps:
+            make: {{type: task, command: objects_traced.make, returns: [{{name: traced, kind: object}}], next: other}}
+            other: {{type: task, command_type: shell, command: "true", next: read}}
+            read: {{type: task, command: objects_traced.read, returns: [pid], next: success}}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert (tmp_path / "pids").read_text().split() == [str(ran.returned("read")["pid"])]
+
+
 def maker(*names: str) -> Any:
     return SimpleNamespace(step=TaskStep("s", returns=tuple(Return(name, "object") for name in names)))
 

@@ -55,6 +55,14 @@ async def later(x):
     return x + 1
 
 
+def framed(x, y):
+    return Frame([x, y])
+
+
+def rows_of(frame):
+    return [rows_of(one) for one in frame] if isinstance(frame, list) else frame.rows
+
+
 def longest(values):
     return max(values, key=len)
 """
@@ -165,6 +173,23 @@ EXAMPLES = {
             """),
         values={"rows": 1},
     ),
+    "runnable 04: files that are not to be copied": Example(
+        steps("""
+            put: {$, command: 'echo 1 > df.csv', catalog: {put: "*.csv", store_copy: false}, next: get}
+            get: {$, command: 'export rows=$(cat df.csv)', returns: [rows], catalog: {get: "*.csv"}, next: success}
+            """),
+        values={"rows": 1},
+        difference="they are copied, because the folder of a task ends with it",
+    ),
+    "magnus: a catalog of its configuration that is called 'do-nothing'": Example(
+        steps("""
+            put: {$, command: 'echo 1 > df.csv', catalog: {put: "*.csv"}, next: get}
+            get: {$, command: 'export rows=$(cat df.csv)', returns: [rows], catalog: {get: "*.csv"}, next: success}
+            """),
+        values={"rows": 1},
+        arguments={"config": {"catalog": {"type": "do-nothing"}}},
+        difference="files are stored in the default location",
+    ),
     "runnable 06: of two branches with one name the later counts": Example(
         steps(f"""
             both: {{type: parallel, next: success, branches: {{
@@ -243,6 +268,144 @@ EXAMPLES = {
             """, parameters="{x: 4}"),
         values={"inside": 5},
     ),
+    "magnus: a task that is turned off": Example(
+        steps("""
+            idle: {type: as-is, command_type: shell, command: exit 1, next: success}
+            """),
+    ),
+    "magnus 0.4: attempts by their old name": Example(
+        steps("""
+            once: {$, command: 'test -e old && exit; touch old; exit 1', retry: 2, next: success}
+            """),
+    ),
+    "magnus: settings of a step, by each of their names": Example(
+        steps("""
+            a: {$, command: export a=$KIND, returns: [a], mode_config: {local: {env: {KIND: mode}}}, next: b}
+            b: {$, command: export b=$KIND, returns: [b], executor_config: {local: {env: {KIND: executor}}}, next: c}
+            c: {$, command: export c=$KIND, returns: [c], overrides: {local: {env: {KIND: step}}}, next: d}
+            d: {$, command: export d=$KIND, returns: [d], overrides: {local: group}, next: success}
+            """, mode="{type: local, config: {env: {KIND: file}, placeholders: {group: {env: {KIND: group}}}}}"),
+        values={"a": "mode", "b": "executor", "c": "step", "d": "group"},
+    ),
+    **{
+        f"a configuration file with '{name}'": Example(
+            steps("""
+                a: {$, command: export from=$KIND, returns: [from], next: success}
+                """),
+            arguments={"config": {
+                name: {"type": "local", "config": {"env": {"KIND": name}}},
+                # Airflow does what these sections are for.
+                "run_log_store": {"type": "file-system"}, "run-log-store": {"type": "chunked-fs"},
+                "experiment_tracker": {"type": "mlflow"}, "secrets": {"type": "dotenv", "config": {"location": ".env"}},
+                "catalog": {"type": "file-system"},
+            }},
+            values={"from": name},
+        )
+        for name in ("mode", "executor", "pipeline-executor")
+    },
+    "runnable 11: an async function": Example(
+        steps("""
+            wait: {type: task, command_type: async-python, command: peer_code.later, returns: [y], next: success}
+            """, parameters="{x: 1}"),
+        values={"y": 2},
+    ),
+    "magnus: variables of its configuration, as templates": Example(
+        steps("""
+            a: {$, command: 'export who=$WHO strict=0 more="{{ params.who }}" year=${day%%-*}; case $- in *u*) strict=1;; esac', args: {day: "{{ ds }}"}, returns: [who, strict, more, year], next: success}
+            """,
+            executor="{type: local, config: {env: {WHO: '{{ params.who }}'}, shell_options: '{{ params.how }}', cpu: '{{ params.cores }}'}}",
+            parameters="{who: me, how: '-u', cores: 1}",
+            catalog="'{{ params.who }}/kept'",
+        ),
+        values={"who": "me", "more": "me", "strict": 1},
+        difference="Airflow's templates instead of $x, because $ belongs to the shell",
+    ),
+    "magnus: a task with a catalog and a script next to the file": Example(
+        steps("""
+            a: {$, command: 'sh "$LAUNCH_CODE_DIR/say.sh" > said.txt; export said="$(cat said.txt)"', returns: [said], catalog: {put: said.txt}, next: success}
+            """),
+        values={"said": "of the project"},
+    ),
+    "shell that a template cannot read": Example(
+        steps("""
+            a: {$, command: 'export size=${#word} braces="{%"', template: false, returns: [size, braces], next: success}
+            """, parameters="{word: four}"),
+        values={"size": 4, "braces": "{%"},
+    ),
+    "runnable 02: a conditional without a branch for the value": Example(
+        steps(f"""
+            choose: {{type: conditional, parameter: side, next: success, branches: {{heads: {ONE % "command: exit 1"}}},
+              default: {ONE % "command: export won=0, returns: [won]"}}}
+            """, parameters="{side: edge}"),
+        values={"won": 0},
+        difference="runnable accepts 'default' and fails",
+    ),
+    **{
+        f"a failure in a {kind} is handled by the step after it": Example(
+            steps(f"""
+                bad: {{type: {kind}, {fields}, next: never, on_failure: repair}}
+                never: {{$, command: export reached=1, returns: [reached], next: success}}
+                repair: {{$, command: export repaired=1, returns: [repaired], next: success}}
+                """, parameters="{x: 1}"),
+            values={"repaired": 1, "reached": None},
+            difference="runnable drops the handler of such a step",
+        )
+        for kind, fields in {
+            "parallel": f"branches: {{a: {ONE % 'command: exit 1'}, b: {ONE % 'command: exit 0'}}}",
+            "map": f"iterate_on: [1, 2], iterate_as: y, branch: {ONE % 'command: exit 1'}",
+            "dag": "dag_definition: broken.yaml",
+            "conditional": f"parameter: x, branches: {{1: {ONE % 'command: exit 1'}}}",
+        }.items()
+    },
+    "runnable 07: an element that returns nothing": Example(
+        steps("""
+            each: {type: map, iterate_on: [a, b, c], iterate_as: x, next: success, branch: {start_at: only, steps: {
+              only: {type: conditional, parameter: x, next: success, default: {start_at: none, steps: {none: {type: stub, next: success}}},
+                branches: {b: {start_at: some, steps: {some: {$, command: export y=$x, returns: [y], next: success}}}}}}}}
+            """),
+        values={"y": [None, "b", None]},
+        difference="null in the position of the element; runnable's list is shorter",
+    ),
+    **{
+        f"files of a map in a map, {where}": Example(
+            steps(f"""
+                m: {{type: map, iterate_on: {outer}, iterate_as: x, next: all, branch: {{start_at: n, steps: {{
+                  n: {{type: map, iterate_on: {inner}, iterate_as: y, next: see, branch: {{start_at: put, steps: {{
+                    put: {{$, command: 'echo $x$y > out.txt', catalog: {{put: out.txt}}, next: own}},
+                    own: {{$, command: 'test "$(find . -name out.txt)" = ./out.txt && export z=$(cat out.txt)', returns: [z], catalog: {{get: "**"}}, next: success}}}}}}}},
+                  see: {{$, command: 'export part="$(cat n/0/out.txt n/1/out.txt | tr "\\n" " ")"', returns: [part], catalog: {{get: "n/**"}}, next: success}}}}}}}}
+                all: {{$, command: 'export all="$(cat m/[01]/n/[01]/out.txt | tr "\\n" " ")"', returns: [all], catalog: {{get: "m/**"}}, next: success}}
+                """, parameters="{xs: [a, b], ys: [c, d]}"),
+            values={"z": [["ac", "ad"], ["bc", "bd"]], "part": ["ac ad ", "bc bd "], "all": "ac ad bc bd "},
+            difference="one list must be in the file, because Airflow maps one level",
+        )
+        for where, outer, inner in (
+            ("the inner list in the file", "xs", "[c, d]"),
+            ("the outer list in the file", "[a, b]", "ys"),
+            ("both lists in the file", "[a, b]", "[c, d]"),
+        )
+    },
+    "objects of a map in a map": Example(
+        steps("""
+            m: {type: map, iterate_on: xs, iterate_as: x, next: all, branch: {start_at: n, steps: {
+              n: {type: map, iterate_on: [c, d], iterate_as: y, next: see, branch: {start_at: make, steps: {
+                make: {type: task, command: peer_code.framed, returns: [{name: frame, kind: object}], next: success}}}},
+              see: {type: task, command: peer_code.rows_of, returns: [part], next: success}}}}
+            all: {type: task, command: peer_code.rows_of, returns: [all], next: success}
+            """, parameters="{xs: [a, b]}"),
+        values={key: [[["a", "c"], ["a", "d"]], [["b", "c"], ["b", "d"]]] for key in ("part", "all")},
+    ),
+    "branches and elements do not see each other's values": Example(
+        steps(f"""
+            both: {{type: parallel, next: each, branches: {{
+              a: {ONE % "command: export Mine=1, returns: [Mine]"},
+              b: {ONE % "command: 'export other=[$Mine] small=[$mine]', returns: [other, small]"}}}}}
+            each: {{type: map, iterate_on: [1, 2], iterate_as: x, next: success, branch:
+              {ONE % "command: 'export before=[$own] own=$x', returns: [before, own]"}}}
+            """),
+        values={"Mine": 1, "other": [], "small": [], "before": [[], []], "own": [1, 2]},
+        difference="in magnus all parameters are in one mapping, with names in lower case",
+    ),
     "magnus: parameters by variables and by its functions": Example(
         steps("""
             variable: {type: task, command: peer_code.by_variable, next: function}
@@ -253,6 +416,9 @@ EXAMPLES = {
 }  # fmt: skip
 
 
+BROKEN = PART.replace("export inside=$((x + 1))", "exit 1").replace(", returns: [inside]", "")
+
+
 @pytest.fixture
 def example(write):
     def find(name: str) -> tuple[Example, Path]:
@@ -261,6 +427,8 @@ def example(write):
         write(CODE, "peer_code.py")
         write(json.dumps(BOOK), "book.ipynb")
         write(PART, "part.yaml")
+        write(BROKEN, "broken.yaml")
+        write("echo of the project", "say.sh")
         write("integer: 1\nstringer: hello\n", "given.yaml")
         found = EXAMPLES[name]
         return found, write(found.text.replace("{$", "{type: task, command_type: shell"))
@@ -306,9 +474,21 @@ REFUSED = {
         'each: {type: map, iterate_on: [1], iterate_as: x, reducer: "lambda x: max(x)", next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}',
         "no lambda",
     ),
+    "arguments of ploomber": (
+        "a: {type: task, command_type: notebook, command: x.ipynb, optional_ploomber_args: {log_output: true}, next: success}",
+        "'optional_ploomber_args' is not a field of a task",
+    ),
+    "magnus 0.4: container": (
+        "a: {type: task, command_type: container, command: 'echo 1', next: success}",
+        "write shell, and name the image",
+    ),
     "magnus: python-lambda": (
         "a: {type: task, command_type: python-lambda, command: 'lambda: 1', next: success}",
         "write a function in a module",
+    ),
+    "magnus: a catalog of another type": (
+        "a: {type: stub, next: success}",
+        "use object-storage, with a URL as its location",
     ),
     "magnus: a map in a map": (
         "m: {type: map, iterate_on: xs, iterate_as: x, next: success, branch: {start_at: n, steps: {n: {type: map, iterate_on: xs, iterate_as: y, next: success, branch: {start_at: a, steps: {a: {type: stub, next: success}}}}}}}",
@@ -321,6 +501,132 @@ REFUSED = {
 def test_a_feature_without_a_counterpart_is_refused_with_a_cure(write, name: str) -> None:
     text, cure = REFUSED[name]
 
-    problems = validate(write(steps(text, parameters="{xs: [1]}")))
+    more = {"catalog": "{type: s3, config: {location: x}}"} if name == "magnus: a catalog of another type" else {}
+    problems = validate(write(steps(text, parameters="{xs: [1]}", **more)))
 
     assert any(cure in str(problem) for problem in problems), problems
+
+
+def by(*names: str) -> tuple[str, ...]:
+    return names
+
+
+ROWS = {
+    # Files
+    "`as-is`": by("magnus: a task that is turned off"),
+    "`retry` (0.4), `max_attempts`": by("magnus 0.4: attempts by their old name", "magnus: a second attempt"),
+    "`mode_config`, `executor_config`, `overrides`": by("magnus: settings of a step, by each of their names"),
+    "`mode:`, `executor:`, `pipeline-executor:`": by(
+        "a configuration file with 'mode'",
+        "a configuration file with 'executor'",
+        "a configuration file with 'pipeline-executor'",
+    ),
+    "`success` and `fail`": by("runnable 02: a failure is handled and the run fails"),
+    "`command_type` `python-lambda`, `container`, `async-python`": by(
+        "magnus: python-lambda",
+        "magnus 0.4: container",
+        "runnable 11: an async function",
+        "test_an_async_generator_is_refused_before_it_works",
+    ),
+    "parameters file, `-p`": by("runnable 03: static parameters", "test_file_environment_form"),
+    "`$x` from `MAGNUS_VAR_x`": by(
+        "magnus: variables of its configuration, as templates", "test_the_location_of_the_catalog_is_a_template"
+    ),
+    "paths count from the project root": by("test_the_code_of_a_project_is_found"),
+    "a step with a catalog starts in the project": by(
+        "magnus: files in a folder of the project", "magnus: a task with a catalog and a script next to the file"
+    ),
+    "`get_parameter`, `set_parameter`, `get_secret`, `track_this`, `get_run_id`": by(
+        "magnus: parameters by variables and by its functions", "test_a_step_reads_and_sets_parameters_by_magnus"
+    ),
+    "`put_in_catalog`, `get_from_catalog`, `put_object`, `get_object`, `get_run_log`": by(
+        "test_a_function_without_a_counterpart_is_refused_when_it_is_called"
+    ),
+    "`MAGNUS_TRACK_x`, `MAGNUS_TRACK_x_STEP_n`": by("test_tracked_variables_are_metrics_of_the_record"),
+    "Python SDK of runnable, jobs": by("test_each_kind_of_step_becomes_ours", "test_a_job_is_a_pipeline_of_one_task"),
+    "the notebook with its outputs in the catalog, its lines live": by(
+        "test_a_notebook_is_kept_with_its_outputs", "test_lines_of_a_notebook_come_while_it_runs"
+    ),
+    "`optional_ploomber_args` of a notebook": by("arguments of ploomber", "test_steps_without_a_counterpart_are_named"),
+    "`catalog` of the config: `file-system`, `do-nothing`": by(
+        "magnus: a catalog of its configuration that is called 'do-nothing'", "magnus: a catalog of another type"
+    ),
+    "`store_copy` of a catalog": by("runnable 04: files that are not to be copied"),
+    "output of each step in the catalog": by("test_lines_of_a_step_are_in_the_task_log"),
+    "`returns` may be omitted": by("runnable 03: parameters of all kinds, and an undeclared return"),
+    "shell with `${#x}` or `{%`": by("shell that a template cannot read"),
+    "`patches` of `mocked`": by("runnable 08: mocked, with a patch", "test_a_patch_keeps_the_type_of_its_command"),
+    "`dag_definition`": by("magnus: the graph of another file", "test_the_code_of_an_included_file_is_next_to_it"),
+    '`kind: object` of a return, `pickled("x")`': by(
+        "runnable 03: parameters of all kinds, and an undeclared return",
+        "test_an_object_is_unpickled_only_by_the_task_that_reads_it",
+        "test_notebooks_read_and_return_objects",
+    ),
+    "`kind: metric`": by("test_tracked_variables_are_metrics_of_the_record"),
+    "`reducer` as Python text": by(
+        "runnable 07: a map whose reducer is a function", "runnable 07: a lambda as a reducer", "test_reducers"
+    ),
+    "`conditional`": by("runnable 02: a conditional", "runnable 02: a conditional without a branch for the value"),
+    "`on_failure` of a task": by(
+        "runnable 02: a failure is handled and the run succeeds",
+        *(
+            f"a failure in a {kind} is handled by the step after it"
+            for kind in ("parallel", "map", "dag", "conditional")
+        ),
+    ),
+    "a map over an empty list fails": by("runnable 07: a map over an empty list"),
+    "a map's list misses values": by("runnable 07: an element that returns nothing"),
+    "`loop`": by("runnable 10: a loop"),
+    "map in map": by("magnus: a map in a map", "files of a map in a map, both lists in the file"),
+    "`run_log_store`, `experiment_tracker`, `secrets` of the config": by("a configuration file with 'executor'"),
+    "the run log, one JSON file": by("test_records_show_code_settings_and_values"),
+    "tags, timeline of a run": by("test_a_folder_of_files_becomes_dags_of_a_module"),
+    "runnable's shell steps have an empty environment": by(
+        "test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named"
+    ),
+    "`local` runs all steps in one process": by("test_500_steps_are_500_tasks_and_an_end"),
+    # Executors
+    "`local`, `local-container`, `slurm`": by("test_containers", "test_slurm_jobs"),
+    "`local-aws-batch`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`argo`, `kfp`, `k8s-job`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`demo-renderer`, `emulator`": by("test_an_executor_of_magnus_or_runnable_has_its_counterpart_in_the_message"),
+    "`mocked` with `patches`": by("runnable 08: mocked, with a patch"),
+    "`retry`, `use_cached`": by(
+        "test_a_cleared_element_replaces_its_own_files_and_values", "test_steps_after_one_that_ran_again_run_again"
+    ),
+    "`execute`": by("test_the_command_runs_and_resumes"),
+    "`execute_function`, `execute_notebook`, jobs": by(
+        "test_a_function_runs_by_its_name", "test_a_notebook_runs_by_its_path"
+    ),
+    "`overrides`, `placeholders`, `executor` of a step": by("test_a_step_may_run_elsewhere_or_otherwise"),
+    # Executor API
+    "`BaseExecutor`, `Config`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`service_name`, `service_type`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`placeholders`, `_resolve_node_config`": by(
+        "test_an_executor_of_a_plug_in_runs_the_tasks", "test_an_empty_setting_needs_a_placeholder"
+    ),
+    "`enable_parallel`": by("test_a_pipeline_limits_the_tasks_of_a_run"),
+    "`prepare_for_graph_execution`": by("test_a_wrong_file_is_an_import_error_of_its_own"),
+    "`execute_graph`, `execute_from_graph`": by("test_steps_run_as_the_file_shows"),
+    "`prepare_for_node_execution`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`trigger_job`, `execute_node`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`_execute_node`": by("test_files_go_by_the_catalog", "test_records_show_code_settings_and_values"),
+    "`add_code_identities`": by("test_an_executor_of_a_plug_in_runs_the_tasks"),
+    "`_is_eligible_for_rerun`": by("test_a_cleared_element_replaces_its_own_files_and_values"),
+    "`_set_up_run_log`, step logs": by("test_records_show_code_settings_and_values"),
+    "`send_return_code`": by("runnable 02: a failure ends the run"),
+    "`_sync_catalog`, `get` and `put`": by("runnable 04: later steps get files, also those of a failed step"),
+    "`execute_single_node`": by("test_airflow_tests_a_task", "test_a_step_shows_its_lines_and_what_it_hands_on"),
+    "node types, run log stores, catalogs, secrets managers of your own": by("test_an_executor_that_no_plug_in_has"),
+}
+"""Each row of the migration page, and the examples and tests that show it."""
+
+
+def test_each_row_of_the_migration_page_is_shown(checkout: Path) -> None:
+    text = (checkout / "docs" / "coming-from" / "magnus.md").read_text()
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    tests = "".join(path.read_text() for path in (checkout / "tests" / "pipelines").glob("test_*.py"))
+
+    assert [row for row in rows if row != "magnus, runnable"] == [*ROWS]
+    shown = {name for names in ROWS.values() for name in names}
+    assert not [name for name in shown if name not in {**EXAMPLES, **REFUSED} and f"def {name}(" not in tests]

@@ -22,6 +22,9 @@ class RecordingExecutor(BaseExecutor):
     def execute_graph(self, dag, map_variable=None, **kwargs):
         raise AssertionError("Airflow goes through the graph")
 
+    def prepare_for_node_execution(self):
+        CALLS.append("prepared")
+
     def add_code_identities(self, node, **kwargs):
         return [{"type": "queue", "identifier": self.config.queue, "dependable": True}]
 
@@ -72,12 +75,13 @@ FILE = """
     """
 
 
-def test_an_executor_of_a_plug_in_runs_the_tasks(plugin, run_pipeline):
+def test_an_executor_of_a_plug_in_runs_the_tasks(plugin, run_pipeline, capsys):
     ran = run_pipeline(FILE)
 
     assert ran.state == "success", ran.states
     assert ran.returned("m.fan_in") == {"y": ["a1", "b1"]}
-    assert sorted(CALLS, key=str) == [
+    assert CALLS[::2] == ["prepared"] * 4
+    assert sorted(CALLS[1::2], key=str) == [
         ("bad", "day", 0, {}),
         ("foreign", "day", 0, {}),
         ("m.each.here", "day", 9, {"one": "a"}),
@@ -87,6 +91,7 @@ def test_an_executor_of_a_plug_in_runs_the_tasks(plugin, run_pipeline):
     assert ran.xcom("local", "attempt")["executor"] == "local"
     code = ran.xcom("foreign", "attempt")["code"]
     assert [one["identifier"] for one in code if one["type"] == "queue"] == ["day"]
+    assert "executor 'recording' has execute_graph, but Airflow does this work itself" in capsys.readouterr().out
 
 
 def test_an_executor_that_no_plug_in_has(write):

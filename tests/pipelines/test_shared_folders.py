@@ -21,13 +21,18 @@ PIPELINE = """
         shell: {{type: task, command_type: shell, command: export y=$x, returns: [y], next: function}}
         function: {{type: task, command: functions.same, returns: [y], next: notebook}}
         notebook: {{type: task, command_type: notebook, command: book.ipynb, returns: [y], next: kept}}
-        kept: {{type: task, command_type: notebook, command: book.ipynb, returns: [y], notebook_output_path: out.ipynb, catalog: {{put: out.ipynb}}, next: success}}
+        kept: {{type: task, command_type: notebook, command: book.ipynb, returns: [y], notebook_output_path: out.ipynb, catalog: {{put: out.ipynb}}, next: object}}
+        object: {{type: task, command: functions.same, returns: [{{name: y, kind: object}}], next: success}}
     """
 COMPILED = f"__pycache__/functions.{sys.implementation.cache_tag}.pyc"
 # Each file is a decision. Python replaces compiled modules atomically, so that steps can share them.
 # IPython writes the same text, once, into the home folder.
 README = "home/.ipython/profile_default/startup/README"
-OUTSIDE = {"shell": set(), "function": {f"code/{COMPILED}"}, "notebook": {README}, "kept": {README}}
+OUTSIDE = {
+    "shell": set(), "function": {f"code/{COMPILED}"}, "notebook": {README}, "kept": {README},
+    "object": {f"code/{COMPILED}"},
+}  # fmt: skip
+OWN = {"kept": "out.ipynb", "object": ".launch-objects/object/y.pickle"}
 
 
 @pytest.mark.parametrize(("name", "expected"), OUTSIDE.items(), ids=OUTSIDE)
@@ -48,8 +53,8 @@ def test_a_step_writes_only_into_its_own_folder(tmp_path, launch_home, write, na
 
     code, returned = run_step(model, step, {}, elements=[], data_dir=tmp_path / "data")
 
-    assert (code, returned) == (0, {"y": 1})
-    own = {"data/out.ipynb"} if name == "kept" else set()
+    assert (code, returned) == (0, {"y": {"$object": OWN[name]} if name == "object" else 1})
+    own = {f"data/{OWN[name]}"} if name in OWN else set()
     assert listed(tmp_path) - before == expected | own
     # Nothing is left of the scratch folder of a notebook either.
     assert not [path for path in listed(launch_home) if "values.json" in path or "kernel-" in path]

@@ -405,6 +405,47 @@ def test_records_show_code_settings_and_values(run_pipeline, tmp_path, monkeypat
     assert "very-secret" not in json.dumps(record)
 
 
+def test_tracked_variables_are_metrics_of_the_record(write, run_pipeline):
+    """`MAGNUS_TRACK_x`, `track_this` and `kind: metric`; only the last one is also a value."""
+    write(
+        """
+        from magnus import track_this
+
+        def fit():
+            track_this(loss=0.5)
+            track_this(step=2, loss=0.25)
+            return 0.75
+        """,
+        "tracks_of_mine.py",
+    )
+
+    ran = run_pipeline("""
+        dag:
+          start_at: shell
+          steps:
+            shell: {type: task, command_type: shell, command: 'export MAGNUS_TRACK_rows=3 MAGNUS_TRACK_rows_STEP_4=5 x=1', returns: [x], next: function}
+            function: {type: task, command: tracks_of_mine.fit, returns: [{name: accuracy, kind: metric}], next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.xcom("shell", "attempt")["metrics"] == {"rows": 3, "rows_STEP_4": 5}
+    assert ran.xcom("function", "attempt")["metrics"] == {"loss": 0.5, "loss_STEP_2": 0.25, "accuracy": 0.75}
+    assert ran.parameters("function") == {"x": 1, "accuracy": 0.75}
+
+
+def test_lines_of_a_step_are_in_the_task_log(run_pipeline, capsys):
+    ran = run_pipeline("""
+        dag:
+          start_at: a
+          steps: {a: {type: task, command_type: shell, command: 'echo "the line $((40 + 2))"; echo "an error $((40 + 3))" >&2', next: success}}
+        """)
+
+    assert ran.state == "success", ran.states
+    shown = capsys.readouterr().out
+    assert "the line 42" in shown
+    assert "an error 43" in shown
+
+
 def test_an_app_and_a_component_are_launched_too(write, run_pipeline):
     write(
         '''
