@@ -53,7 +53,7 @@ class Key:
     cure: str = ""
     """How to add the field, which is required."""
     gone: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Choices of magnus and runnable that do not exist, each with its replacement."""
+    """Choices that do not exist, each with its replacement; an empty name stands for all others."""
 
 
 @dataclasses.dataclass
@@ -85,7 +85,8 @@ class Rule:
                 yield f"{given} {item['ctx']['error']}", item["loc"]
             elif item["type"] == "literal_error" and len(found) == 1:
                 choices = re.findall("'([^']+)'", item["ctx"]["expected"])
-                cure = self.key.gone.get(str(item["input"])) or closest(item["input"], choices)
+                gone = self.key.gone
+                cure = gone.get(str(item["input"]), gone.get("")) or closest(item["input"], choices)
                 yield f"{given} is not a valid {[self.name, *item['loc']][-1]}; {cure}", item["loc"]
             else:
                 first = item["loc"][:1] if isinstance(value, list) else ()

@@ -46,10 +46,15 @@ _GONE_COMMANDS = {
     "python-function": "write python",
     "container": "write shell, and name the image in the executor's config",
 }
-_GONE_CATALOGS = dict.fromkeys(("s3", "minio"), "use object-storage, with a URL as its location")
+_CatalogType = Annotated[
+    Literal["file-system", "do-nothing", "object-storage"],
+    BeforeValidator(lambda kind: "file-system" if kind == "" else kind),
+    Field(description="a type of catalog"),
+    Key(gone={"": "use object-storage, with a URL as its location"}),
+]
 _CommandType = Annotated[
     Literal["python", "shell", "notebook", "app"],
-    BeforeValidator(lambda kind: "python" if kind == "async-python" else kind),
+    BeforeValidator(lambda kind: "python" if kind in ("", "async-python") else kind),
     Field(description="a type of command"),
     Key(gone=_GONE_COMMANDS),
 ]
@@ -131,7 +136,7 @@ class Catalog:
 class CatalogSection:
     """The catalog of a pipeline."""
 
-    type: Annotated[Literal["file-system", "do-nothing", "object-storage"], Key(gone=_GONE_CATALOGS)] = "file-system"
+    type: _CatalogType = "file-system"
     location: Annotated[Text, Key(("catalog_location", "path"))] = ""
     conn_id: Text = ""
     project: Patterns = ()

@@ -148,10 +148,9 @@ def _catalog_section(fields: Fields) -> CatalogSection:
         return CatalogSection(location=fields.data["catalog"])
     part = fields.part("catalog")
     found = part.read(CatalogSection, "a catalog", ("config", "compute_data_folder"))
-    if isinstance(part.data.get("config"), Mapping):
-        config = part.part("config")
-        return config.read(CatalogSection, "a catalog's config", ("compute_data_folder",), **vars(found))
-    return found
+    if part.data.get("config") is None:
+        return found
+    return part.part("config").read(CatalogSection, "a catalog's config", ("compute_data_folder",), **vars(found))
 
 
 class _Reader:

@@ -97,6 +97,14 @@ CASES = {
         "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",
         {4: "leads outside"},
     ),
+    "type of a catalog": (
+        "a: {type: stub, next: success}\ncatalog: {type: s3, config: {location: x}}",
+        {5: "'s3' is not a valid type; use object-storage, with a URL as its location"},
+    ),
+    "config of a catalog": (
+        "a: {type: stub, next: success}\ncatalog: {config: 5}",
+        {5: "'config' must be a mapping, not 5"},
+    ),
     "executor of a step": (
         "a: {type: task, command: m.f, executor: argo, next: success}",
         {4: "'argo' is not a valid executor; use 'kubernetes'"},
@@ -290,6 +298,19 @@ def test_a_problem_of_an_item_has_the_line_of_the_item(write):
         13: "'put' '../secret' leads outside; it must stay inside the task's folder",
         14: "'put' must be a string or a list of strings, not 5",
     }
+
+
+def test_many_wrong_items_give_few_problems(write):
+    """Airflow stores and shows the text of an import error."""
+    step = "{{type: task, command: m.f, catalog: {{put: [{}]}}, next: success}}"
+
+    outside = validate(
+        write(f"dag: {{start_at: a, steps: {{a: {step.format(', '.join(f'../{at}' for at in range(1000)))}}}}}\n")
+    )
+    numbers = validate(write(f"dag: {{start_at: a, steps: {{a: {step.format('5, ' * 1000)}}}}}\n"))
+
+    assert (len(outside), len(numbers)) == (20, 1)
+    assert len(str(numbers[0])) < 300
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(write):
