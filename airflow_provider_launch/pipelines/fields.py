@@ -89,8 +89,11 @@ class Rule:
                 cure = gone.get(str(item["input"]), gone.get("")) or closest(item["input"], choices)
                 yield f"{given} is not a valid {[self.name, *item['loc']][-1]}; {cure}", item["loc"]
             else:
-                first = item["loc"][:1] if isinstance(value, list) else ()
-                yield f"must be {self.expected}, not {shown(value[first[0]] if first else value)}", first
+                at = item["loc"][:1]
+                if at and isinstance(at[0], int) and isinstance(value, list):
+                    yield f"must be {self.expected}, not {shown(value[at[0]])}", at
+                else:
+                    yield f"must be {self.expected}, not {shown(value)}", ()
                 return
 
 
