@@ -300,9 +300,10 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
         if not isinstance(value, str):
             continue
         text = str(render(value)).strip()
-        found[name], reasons = rules_of(ExecutorSettings)[name].check(int(text) if text.isdecimal() else text)
+        rule = rules_of(ExecutorSettings)[name]
+        found[name], reasons = rule.check(int(text) if text.isdecimal() else text)
         if reasons:
-            raise InvalidAppError(f"setting {name!r} {reasons[0][0]}; this is the value of its template {value!r}")
+            raise InvalidAppError(f"setting {name!r} must be {rule.expected}; its template {value!r} gave {text!r}")
     return dataclasses.replace(settings, **found)
 
 
