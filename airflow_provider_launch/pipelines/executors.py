@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field
+
+from airflow_provider_launch.pipelines.fields import Count, Flag, Named, rules_of
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, mapping_of, resolve
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
 from airflow_provider_launch.pipelines.objects import object_names
@@ -30,58 +33,72 @@ _NUMBERS = ("cpu", "gpu", "memory_mb", "replicas")
 _GONE = {name: info.executor for info in BACKENDS.values() for name in info.executors[1:]}
 
 
+def _mount(text: str) -> str:
+    parse_mount(text)
+    return text
+
+
+_Word = Annotated[str, Field(description="text")]
+_Mounts = Annotated[
+    tuple[Annotated[str, AfterValidator(_mount)], ...],
+    Field(description="a list of strings such as /host:/path or volume:/path:ro"),
+]
+_Env = Annotated[Named, AfterValidator(lambda env: {name: str(value) for name, value in env.items()})]
+_Gpus = Annotated[int, Field(strict=True, ge=0, description="a whole number of at least 0")]
+
+
 @dataclass(frozen=True)
 class ExecutorSettings:
     """Settings of every executor; other names are options of its scheduler."""
 
-    conn_id: str = ""
+    conn_id: _Word = ""
     """The Airflow connection. Default: that of the executor type."""
-    image: str = ""
+    image: _Word = ""
     """Image of the tasks, required for executors with containers. Alias: `docker_image`."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: _Env = field(default_factory=dict)
     """Environment variables of the tasks. Alias: `environment`."""
     # Until they are rendered, numbers may be templates.
-    cpu: int | None = None
+    cpu: Count | None = None
     """Cores of one replica."""
-    gpu: int | None = None
+    gpu: _Gpus | None = None
     """GPUs of one replica."""
-    memory_mb: int | None = None
+    memory_mb: Count | None = None
     """Memory of one replica in MB."""
-    replicas: int = 1
+    replicas: Count = 1
     """Number of equal processes; the first one returns parameters."""
-    python: str = ""
+    python: _Word = ""
     """Python that runs functions and notebooks. Default: the worker's own, or `python3` in containers."""
-    shell: str = "sh"
+    shell: _Word = "sh"
     """The shell that runs commands."""
-    shell_options: str = ""
+    shell_options: _Word = ""
     """Options of the shell: `-eu` stops a command at its first error."""
-    code_dir: str = ""
+    code_dir: _Word = ""
     """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
     absolute path. Default: the folder of the file, or the nearest folder above it in its project (marked by `.git`,
     `pyproject.toml` or `setup.py`) that has the module or notebook of the step; in containers the working directory of
     the image."""
-    mounts: Sequence[str] = ()
+    mounts: _Mounts = ()
     """Folders in the containers: `/path/of/host:/path`, or `volume:/path`; `:ro` at the end makes one read-only."""
-    data_dir: str = ""
+    data_dir: _Word = ""
     """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Default: a folder
     below `LAUNCH_HOME`, if worker and executor share a host."""
-    data_volume: str = ""
+    data_volume: _Word = ""
     """The volume that the workers see as `data_dir`: a Kubernetes claim, an EFS file system, a Docker volume.
     Without it `data_dir` must have the same path on the hosts of the executor."""
-    run_in_local: bool = False
+    run_in_local: Flag = False
     """For `local-container`: True runs the step as local processes instead."""
-    enable_parallel: bool = True
+    enable_parallel: Flag = True
     """False runs the tasks of a run one at a time."""
-    parallelism: int | None = None
+    parallelism: Count | None = None
     """Maximum number of tasks of a run at the same time."""
-    patches: Mapping[str, Any] = field(default_factory=dict)
+    patches: Named = field(default_factory=dict)
     """For `mocked`: step name to the `command` and `command_type` that runs instead; other tasks do nothing."""
-    placeholders: Mapping[str, Any] = field(default_factory=dict)
+    placeholders: Named = field(default_factory=dict)
     """Values for settings that a step leaves empty, by name. A placeholder without a value takes it from `placeholders`
     in the extra of the connection."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Named = field(default_factory=dict)
     """Named groups of settings, to which `overrides` of a step refer."""
-    auto_remove_container: bool = True
+    auto_remove_container: Flag = True
     """Accepted for files of magnus and ignored; the connection decides whether ended containers are removed."""
 
 
@@ -259,25 +276,16 @@ def _data_problems(kind: str, backend: BackendInfo, settings: ExecutorSettings) 
 def _split(
     merged: dict[str, Any], place: Place, problems: list[Problem]
 ) -> tuple[ExecutorSettings | None, dict[str, Any]]:
-    names = set(setting_names())
-    own = {name: value for name, value in merged.items() if name in names}
-    options = {name: value for name, value in merged.items() if name not in names and name != "cfg"}
+    rules = rules_of(ExecutorSettings)
+    options = {name: value for name, value in merged.items() if name not in rules and name != "cfg"}
     options.update(mapping_of(merged.get("cfg")))
+    own = {name: value for name, value in merged.items() if name in rules}
     before = len(problems)
-    is_later = {name for name in _NUMBERS if isinstance(own.get(name), str) and "{{" in own[name]}
-    kinds = {name: _expected(name, value) for name, value in own.items() if name not in is_later}
-    problems.extend(
-        Problem(f"setting {name!r} must be {expected}, not {own[name]!r}", place)
-        for name, (expected, right) in kinds.items()
-        if not right
-    )
-    if kinds.get("mounts", ("", False))[1]:
-        problems.extend(Problem(text, place) for text in _mount_problems(own["mounts"]))
-    if len(problems) > before:
-        return None, options
-    if "env" in own:
-        own["env"] = {str(name): str(value) for name, value in own["env"].items()}
-    return ExecutorSettings(**own), options
+    for name, value in own.items():
+        if name not in _NUMBERS or not isinstance(value, str) or "{{" not in value:
+            own[name], reasons = rules[name].check(value)
+            problems.extend(Problem(f"setting {name!r} {reason}", place) for reason, _ in reasons)
+    return (None if len(problems) > before else ExecutorSettings(**own)), options
 
 
 def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) -> ExecutorSettings:
@@ -292,39 +300,11 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
         if not isinstance(value, str):
             continue
         text = str(render(value)).strip()
-        number = int(text) if text.isdecimal() else text
-        expected, is_valid = _expected(name, number)
-        if not is_valid or isinstance(number, str):
-            raise InvalidAppError(f"setting {name!r} must be {expected}; its template {value!r} gave {text!r}")
-        found[name] = number
+        rule = rules_of(ExecutorSettings)[name]
+        found[name], reasons = rule.check(int(text) if text.isdecimal() else text)
+        if reasons:
+            raise InvalidAppError(f"setting {name!r} must be {rule.expected}; its template {value!r} gave {text!r}")
     return dataclasses.replace(settings, **found)
-
-
-def _expected(name: str, value: Any) -> tuple[str, bool]:
-    if name in ("env", "patches", "placeholders", "overrides"):
-        return "a mapping", isinstance(value, Mapping)
-    if name == "mounts":
-        right = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
-        return "a list of strings such as /host:/path or volume:/path:ro", right and not isinstance(value, str)
-    if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
-        return "true or false", isinstance(value, bool)
-    if name == "gpu":
-        return "a whole number of at least 0", _is_number(value, (int,)) and value >= 0
-    if name in ("cpu", "memory_mb", "replicas", "parallelism"):
-        return "a whole number of at least 1", _is_number(value, (int,)) and value >= 1
-    return "text", isinstance(value, str)
-
-
-def _mount_problems(texts: Sequence[str]) -> Iterator[str]:
-    for text in texts:
-        try:
-            parse_mount(text)
-        except ValueError as error:
-            yield f"the mount {text!r} of setting 'mounts' {error}"
-
-
-def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _check_options(

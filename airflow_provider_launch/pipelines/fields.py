@@ -1,134 +1,192 @@
-"""Reads a mapping of a file field by field; invalid and unknown fields become problems."""
+"""Types of the fields of a file, and one translator from errors of pydantic to problems with their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
-from airflow_provider_launch.pipelines.document import Document, KeyPath
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
+from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 
-_MISSING = object()
+if TYPE_CHECKING:
+    from airflow_provider_launch.pipelines.document import Document, KeyPath
+
+T = TypeVar("T")
+Reason = tuple[str, tuple[int | str, ...]]
+Inner = Callable[["Rule", Hashable], Any]
+
+
+def as_list(value: Any) -> Any:
+    """Return a list; anything else becomes the only item."""
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _with_text_keys(value: Any) -> Any:
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+# The description of a type completes "must be ..."; fields whose type has none, nor a Key, are not read from a file.
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value),
+    Field(description="text"),
+]
+Named = Annotated[dict[str, Any], BeforeValidator(_with_text_keys), Field(description="a mapping")]
+Flag = Annotated[bool, Field(strict=True, description="true or false")]
+Count = Annotated[int, Field(strict=True, ge=1, description="a whole number of at least 1")]
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False, description="a number of at least 0")]
+Other = Annotated[Any, Field(description="a value")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """How a field is written in a file, in addition to its type; alone it marks a field that the caller reads."""
+
+    also: tuple[str, ...] = ()
+    """Other spellings of its name."""
+    cure: str = ""
+    """How to add the field, which is required."""
+    gone: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Choices that do not exist, each with its replacement; an empty name stands for all others."""
+
+
+@dataclasses.dataclass
+class Rule:
+    """How the field `name` of a class is checked."""
+
+    name: str
+    hint: Any
+    expected: str
+    key: Key
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.hint)
+
+    def check(self, value: Any) -> tuple[Any, list[Reason]]:
+        """Return the converted value, and the reasons why it is wrong, each with the path of the wrong part."""
+        try:
+            return self._adapter.validate_python(value), []
+        except ValidationError as error:
+            return None, list(dict.fromkeys(self._reasons(value, error)))
+
+    def _reasons(self, value: Any, error: ValidationError) -> Iterator[Reason]:
+        """Yield what is wrong, each as the end of a sentence that starts with the name of the field."""
+        found = error.errors(include_url=False)
+        for item in found[:MOST_PROBLEMS]:
+            given = shown(item["input"])
+            if item["type"] == "value_error":
+                yield f"{given} {item['ctx']['error']}", item["loc"]
+            elif item["type"] == "literal_error" and len(found) == 1:
+                choices = re.findall("'([^']+)'", item["ctx"]["expected"])
+                gone = self.key.gone
+                cure = gone.get(str(item["input"]), gone.get("")) or closest(item["input"], choices)
+                yield f"{given} is not a valid {[self.name, *item['loc']][-1]}; {cure}", item["loc"]
+            else:
+                at = item["loc"][:1]
+                if at and isinstance(at[0], int) and isinstance(value, list):
+                    yield f"must be {self.expected}, not {shown(value[at[0]])}", at
+                else:
+                    yield f"must be {self.expected}, not {shown(value)}", ()
+                return
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    for part in get_args(hint):
+        yield from _metadata(part)
+        yield part
+
+
+@cache
+def rules_of(cls: type) -> dict[str, Rule]:
+    """Return the rules of the fields that a file may have."""
+    rules: dict[str, Rule] = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        found = list(_metadata(hint))
+        texts = [item.description for item in found if isinstance(item, FieldInfo) and item.description]
+        key = next((item for item in found if isinstance(item, Key)), None)
+        if texts or key:
+            rules[name] = Rule(name, hint, (texts or [""])[-1], key or Key())
+    return rules
 
 
 class Fields:
-    """The values of a mapping; records which fields were read.
+    """A mapping of a file.
 
     Args:
         document: the file.
         path: the keys that lead to the mapping.
         problems: problems are added here.
         step: the step of the mapping, for messages.
+        is_part: whether the mapping is a field of the step.
     """
 
-    def __init__(self, document: Document, path: KeyPath, problems: list[Problem], step: str = "") -> None:
-        self._document = document
-        self._path = path
-        self._problems = problems
-        self._step = step
-        self._known: set[Hashable] = set()
-        found = _at(document.data, path)
-        self.data: Mapping[Any, Any] = found if isinstance(found, Mapping) else {}
-        if not isinstance(found, Mapping):
-            self.wrong(None, f"must be a mapping, not {_kind(found)}")
+    def __init__(
+        self, document: Document, path: KeyPath, problems: list[Problem], step: str = "", *, is_part: bool = False
+    ) -> None:
+        self.is_part = is_part
+        self.document = document
+        self.path = path
+        self.problems = problems
+        self.step = step
+        self.used: dict[str, Hashable] = {}
+        """The fields that were read, each with its spelling."""
+        found = document.data
+        for key in path:
+            found = found[key]
+        self.is_mapping = isinstance(found, Mapping)
+        self.data: Mapping[Any, Any] = found if self.is_mapping else {}
+        if not self.is_mapping:
+            self.wrong(None, f"must be a mapping, not {'nothing' if found is None else shown(found)}")
 
-    def place(self, key: Hashable | None = None) -> Place:
-        """Return the position of a field."""
-        return self._document.place(self._path if key is None else (*self._path, key), self._step)
+    def part(self, key: Hashable) -> Fields:
+        """Return the mapping in a field."""
+        return Fields(self.document, (*self.path, key), self.problems, self.step, is_part=True)
 
-    def wrong(self, key: Hashable | None, text: str) -> None:
-        """Add a problem of a field, or of the mapping itself."""
-        own = f"{self._path[-1]!r} " if self._path and not self._step else ""
+    def place(self, *path: Hashable) -> Place:
+        """Return the position of a field, or of a part of it."""
+        return self.document.place((*self.path, *path), self.step)
+
+    def wrong(self, key: Hashable | None, text: str, *path: Hashable) -> None:
+        """Add a problem of a field, or of the mapping itself; `path` leads to the wrong part of the field."""
+        own = f"{self.path[-1]!r} " if self.path and (self.is_part or not self.step) else ""
         name = own if key is None else f"{key!r} "
-        self._problems.append(Problem(f"{name}{text}", self.place(key)))
+        self.problems.append(Problem(f"{name}{text}", self.place(*([] if key is None else [key]), *path)))
 
-    def has(self, *keys: str) -> str | None:
-        """Return which of several spellings is used; using two is a problem."""
-        self._known.update(keys)
-        given = [key for key in keys if key in self.data]
-        if len(given) > 1:
-            self.wrong(given[1], f"means the same as {given[0]!r}; keep one")
-        return given[0] if given else None
+    def read(
+        self, cls: type[T], what: str = "", also: Sequence[str] = (), inner: Inner | None = None, **values: Any
+    ) -> T:
+        """Return the fields as a `cls`; invalid ones become problems and have their defaults.
 
-    def text(self, *keys: str, required: str = "") -> str:
-        """Return a text; numbers are converted."""
-        key = self.has(*keys)
-        value = self.data[key] if key else None
-        if value is None or value == "":
-            if required:
-                self.wrong(None, f"has no {keys[0]!r}; {required}")
-            return ""
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            self.wrong(key, f"must be text, not {_kind(value)}")
-            return ""
-        return str(value)
-
-    def number(self, *keys: str, least: float, whole: bool = True) -> Any:
-        """Return a number, or None."""
-        key = self.has(*keys)
-        value = self.data[key] if key else None
-        if value is None:
-            return None
-        kinds = (int,) if whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
-            self.wrong(key, f"must be a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}")
-            return None
-        return value
-
-    def flag(self, *keys: str, default: bool) -> bool:
-        """Return true or false."""
-        key = self.has(*keys)
-        value = self.data[key] if key else default
-        if not isinstance(value, bool):
-            self.wrong(key, f"must be true or false, not {value!r}")
-            return default
-        return value
-
-    def mapping(self, *keys: str) -> dict[str, Any]:
-        """Return a mapping with text keys."""
-        key = self.has(*keys)
-        value = self.data[key] if key else None
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            self.wrong(key, f"must be a mapping, not {_kind(value)}")
-            return {}
-        return {str(name): item for name, item in value.items()}
-
-    def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return a list of strings; a single string becomes a list."""
-        key = self.has(*keys)
-        value = self.data[key] if key else None
-        if value is None:
-            return ()
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(item, str) and item for item in items):
-            self.wrong(key, f"must be a string or a list of strings, not {value!r}")
-            return ()
-        return tuple(items)
-
-    def any(self, *keys: str, default: Any = None) -> Any:
-        """Return a value unchecked."""
-        key = self.has(*keys)
-        return default if key is None else self.data[key]
-
-    def refuse_others(self, what: str, more: Iterable[str] = ()) -> None:
-        """Add a problem for every field that was not read."""
-        known = {str(name) for name in self._known} | set(more)
-        for key in self.data:
-            if key not in self._known and key not in more:
-                self.wrong(key, f"is not a field of {what}; {closest(key, known)}")
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    for key in path:
-        data = data[key]
-    return data
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "nothing"
-    return {"str": "text", "list": "a list", "dict": "a mapping", "bool": "true or false"}.get(
-        type(value).__name__, f"{value!r}"
-    )
+        Args:
+            cls: a dataclass.
+            what: the mapping in messages; without it, unknown fields are ignored.
+            also: further fields that are allowed.
+            inner: reads the field of a rule without a type of its own, which is at a key.
+            values: fields of the class that are not in the mapping.
+        """
+        rules = rules_of(cls)  # type: ignore[arg-type] # mypy does not see that a class is hashable
+        spellings = {spelling: rule for rule in rules.values() for spelling in (rule.name, *rule.key.also)}
+        for key, value in self.data.items():
+            rule = spellings.get(key)
+            if rule is None:
+                if what and key not in also:
+                    self.wrong(key, f"is not a field of {what}; {closest(key, [*spellings, *also])}")
+            elif rule.name in self.used:
+                self.wrong(key, f"means the same as {self.used[rule.name]!r}; keep one")
+            elif value is not None:
+                self.used[rule.name] = key
+                found, reasons = (inner(rule, key), []) if inner and not rule.expected else rule.check(value)
+                for text, path in reasons:
+                    self.wrong(key, text, *path)
+                values |= {} if reasons else {rule.name: found}
+        for name, rule in rules.items():
+            if rule.key.cure and self.is_mapping and (name not in self.used or self.data[self.used[name]] == ""):
+                self.wrong(None, f"has no {name!r}; {rule.key.cure}")
+        return cls(**values)

@@ -115,7 +115,7 @@ def _override(
 ) -> Mapping[str, Any]:
     given = step.overrides[kind]
     if isinstance(given, Mapping):
-        return given
+        return mapping_of(given)
     if isinstance(given, str):
         found = profiles.get(given)
         if found is None and given in placeholders.values:
@@ -123,7 +123,7 @@ def _override(
             if found is None:
                 return {}
         if isinstance(found, Mapping):
-            return dict(found)
+            return mapping_of(found)
         problems.append(
             Problem(
                 f"'overrides' names {given!r}, but executor {kind!r} has no such placeholder; "
@@ -176,5 +176,5 @@ def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def mapping_of(value: Any) -> dict[str, Any]:
-    """Return a copy of a mapping; empty for other values, which are reported elsewhere."""
-    return dict(value) if isinstance(value, Mapping) else {}
+    """Return a copy of a mapping, with text as keys; empty for other values, which are reported elsewhere."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}

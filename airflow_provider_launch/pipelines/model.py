@@ -4,10 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+
+from airflow_provider_launch.pipelines.fields import Count, Flag, Key, Named, Seconds, Text, as_list
+from airflow_provider_launch.pipelines.objects import FOLDER
+from airflow_provider_launch.pipelines.parameters import REDUCERS, is_name
 from airflow_provider_launch.pipelines.problems import Place
+
+
+def _inside(path: str) -> str:
+    """Return a path or a pattern of the task's folder.
+
+    Raises:
+        ValueError: it leads outside.
+    """
+    parts = PurePosixPath(path).parts
+    reason = "is the folder of objects" if FOLDER in parts else "leads outside" if ".." in parts else ""
+    if path.startswith(("/", "~")):
+        reason = "starts outside"
+    if reason:
+        raise ValueError(f"{reason}; it must stay inside the task's folder")
+    return path
+
+
+def _variable(name: str) -> str:
+    if not is_name(name):
+        raise ValueError("is not a valid name of an environment variable; write a mapping")
+    return name
+
+
+Patterns = Annotated[
+    tuple[Annotated[str, Field(min_length=1), AfterValidator(_inside)], ...],
+    BeforeValidator(as_list),
+    Field(description="a string or a list of strings"),
+]
+_GONE_COMMANDS = {
+    "python-lambda": "write a function in a module",
+    "python-function": "write python",
+    "container": "write shell, and name the image in the executor's config",
+}
+_CatalogType = Annotated[
+    Literal["file-system", "do-nothing", "object-storage"],
+    BeforeValidator(lambda kind: "file-system" if kind == "" else kind),
+    Field(description="a type of catalog"),
+    Key(gone={"": "use object-storage, with a URL as its location"}),
+]
+_CommandType = Annotated[
+    Literal["python", "shell", "notebook", "app"],
+    BeforeValidator(lambda kind: "python" if kind in ("", "async-python") else kind),
+    Field(description="a type of command"),
+    Key(gone=_GONE_COMMANDS),
+]
+_Secrets = Annotated[
+    dict[Annotated[str, AfterValidator(_variable)], str],
+    BeforeValidator(lambda given: {str(name): name for name in given} if isinstance(given, list) else given),
+    Field(description="a list of names, or a mapping of variable to name"),
+]
+_Reducer = Annotated[str, Field(pattern=rf"^({'|'.join(REDUCERS)}|\w+(\.\w+)+)$")]
+_Reducers = Annotated[
+    _Reducer | dict[str, _Reducer],
+    Field(
+        description=f"{', '.join(REDUCERS)}, or module.function (no lambda), or a mapping of parameter to one of them"
+    ),
+]
+_IterateOn = Annotated[str | tuple[Any, ...], Field(description="a parameter, or a list")]
 
 
 @dataclass(frozen=True)
@@ -16,9 +79,9 @@ class Step:
 
     name: str
     """Name in the file: letters, digits, spaces and most signs. It becomes the display name of the task."""
-    next: str = ""
+    next: Annotated[Text, Key(("next_node",), "name the step that follows, or 'next: success'")] = ""
     """The step that follows a success; required, except for `success` and `fail`."""
-    on_failure: str = ""
+    on_failure: Text = ""
     """The step that follows a failure. Without it, a failure fails the run."""
     place: Place = field(default_factory=Place, repr=False)
 
@@ -37,22 +100,31 @@ class Step:
 class Return:
     """One value that a task returns."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     name: str
     """Name of the parameter."""
-    kind: str = "json"
+    kind: Literal["json", "metric", "object"] = "json"
     """`json`, `metric` (also recorded as a metric of the attempt), or `object`: any Python object, which the task
     pickles into the catalog and later functions and notebooks unpickle."""
+
+
+_Returns = Annotated[
+    tuple[Annotated[Return, BeforeValidator(lambda item: {"name": item} if isinstance(item, str) else item)], ...],
+    BeforeValidator(as_list),
+    Field(description="a list of names, or of mappings with 'name' and 'kind'"),
+]
 
 
 @dataclass(frozen=True)
 class Catalog:
     """Files that a task reads from and stores in the catalog of the run."""
 
-    get: tuple[str, ...] = ()
+    get: Patterns = ()
     """Patterns of files to copy into the task's folder before it starts; `**` crosses folders."""
-    put: tuple[str, ...] = ()
+    put: Patterns = ()
     """Patterns of files to store after the task has ended."""
-    project: tuple[str, ...] = ()
+    project: Patterns = ()
     """Patterns of files of the project to copy into the task's folder before `get`: `scripts/**`. A pattern that ends
     in `/` also makes the folder. Paths start in `code_dir`, by default in the folder of the file."""
 
@@ -61,12 +133,22 @@ class Catalog:
 
 
 @dataclass(frozen=True)
+class CatalogSection:
+    """The catalog of a pipeline."""
+
+    type: _CatalogType = "file-system"
+    location: Annotated[Text, Key(("catalog_location", "path"))] = ""
+    conn_id: Text = ""
+    project: Patterns = ()
+
+
+@dataclass(frozen=True)
 class ExecutorSection:
     """An executor and its settings."""
 
-    type: str = "local"
+    type: Annotated[Text, Key(cure="name an executor, such as local")] = "local"
     """`local`, `local-container`, `kubernetes`, `aws-batch`, `slurm`, `mocked`, or the name of a plug-in."""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Named = field(default_factory=dict)
     """Settings of the executor (see the table), and options of its scheduler by name."""
     place: Place = field(default_factory=Place, repr=False)
 
@@ -75,40 +157,40 @@ class ExecutorSection:
 class TaskStep(Step):
     """Runs a command or an app on an executor."""
 
-    command: str = ""
+    command: Text = ""
     """The command: `module.function`, a shell script or the path of a notebook, by `command_type`."""
-    command_type: str = "python"
+    command_type: _CommandType = "python"
     """`python`, `shell`, `notebook` or `app`."""
-    app: Mapping[str, Any] | None = None
+    app: Named | None = None
     """The app to launch, in the format of `app_to_dict`; only for `command_type: app`. Templates are allowed."""
-    component: str = ""
+    component: Text = ""
     """Instead of `app`: a function that returns an `AppDef`, as `module.function` or as the name of a component."""
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Named = field(default_factory=dict)
     """Arguments of the component, or additional parameters of another command, by name; templates are allowed:
     `{day: "{{ ds }}"}`. A value `$name` is replaced by the parameter of that name."""
-    template: bool = True
+    template: Flag = True
     """False: the command is not an Airflow template. For shell such as `${#name}`, where `{#` opens a comment."""
-    returns: tuple[Return, ...] | None = None
+    returns: _Returns | None = None
     """Names of the values that the task returns. Without it: all its values."""
-    secrets: Mapping[str, str] = field(default_factory=dict)
+    secrets: _Secrets = field(default_factory=dict)
     """Environment variable to its source: the name of an Airflow Variable, or `conn:` and a connection id. A list means
     that both have the same name."""
-    catalog: Catalog = field(default_factory=Catalog)
+    catalog: Annotated[Catalog, Key()] = field(default_factory=Catalog)
     """Files from and to the catalog of the run: `get` and `put`, each a pattern or a list of patterns."""
-    executor: ExecutorSection | None = None
+    executor: Annotated[ExecutorSection | None, Key()] = None
     """Executor of this step, if different from that of the pipeline: a type, or `type` and `config`."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Annotated[Named, Key(("executor_config", "mode_config"))] = field(default_factory=dict)
     """Settings of this step by type of executor: a mapping, or the name of a placeholder that holds one."""
-    max_attempts: int | None = None
+    max_attempts: Annotated[Count | None, Key(("retry",))] = None
     """Maximum number of tries of the task. Default: from `default_args` of the DAG."""
-    retry_delay_s: float | None = None
+    retry_delay_s: Seconds | None = None
     """Seconds between two tries. Default: 0 if `max_attempts` is set."""
-    airflow: Mapping[str, Any] = field(default_factory=dict)
+    airflow: Named = field(default_factory=dict)
     """Arguments of the Airflow task: `pool`, `queue`, `priority_weight`, `deferrable`, `time_limit_s` and so on."""
-    notebook_output_path: str = ""
+    notebook_output_path: Annotated[Text, AfterValidator(_inside)] = ""
     """Path of the notebook with its outputs, in the task's folder. Default: `name_out.ipynb`. It is stored in the
     catalog if the executor sees the files of the workers, also after a failure."""
-    output_cell_tag: str = ""
+    output_cell_tag: Text = ""
     """Tag of the notebook cell whose last value, a dict, is returned."""
 
 
@@ -131,7 +213,7 @@ class FailStep(Step):
 class ParallelStep(Step):
     """Runs branches in parallel. All run to their end; a failed branch fails the step."""
 
-    branches: Mapping[str, Graph] = field(default_factory=dict)
+    branches: Annotated[Mapping[str, Graph], Key(cure="add at least one")] = field(default_factory=dict)
     """Graphs by name; each is a `start_at` and `steps`."""
 
 
@@ -139,16 +221,16 @@ class ParallelStep(Step):
 class MapStep(Step):
     """Runs a branch once for each element of a list."""
 
-    iterate_on: str | tuple[Any, ...] = ""
+    iterate_on: Annotated[_IterateOn, Key(cure="name a parameter that holds a list, or write the list")] = ""
     """The parameter that holds the list; or the list itself."""
-    iterate_as: str = ""
+    iterate_as: Annotated[Text, Key(cure="name the parameter that holds the element")] = ""
     """The parameter that holds the element in the branch."""
-    branch: Graph | None = None
+    branch: Annotated[Graph | None, Key(cure="add the graph that runs for each element")] = None
     """The graph that runs for each element."""
-    reducer: Any = "list"
+    reducer: _Reducers = "list"
     """Reduces the values that the branches return: `list`, `min`, `max`, `sum`, `last`, or a `module.function` of
     the list; or a mapping of parameter to reducer."""
-    parallelism: int | None = None
+    parallelism: Count | None = None
     """Maximum number of elements that run at the same time. Default: Airflow's limits."""
 
 
@@ -156,7 +238,7 @@ class MapStep(Step):
 class DagStep(Step):
     """Runs the graph of another file."""
 
-    dag_definition: str = ""
+    dag_definition: Annotated[Text, Key(cure="name the file")] = ""
     """Path of the file, relative to this one."""
     branch: Graph | None = None
 
@@ -165,11 +247,11 @@ class DagStep(Step):
 class ConditionalStep(Step):
     """Runs one of several branches, chosen by the value of a parameter."""
 
-    parameter: str = ""
+    parameter: Annotated[Text, Key(cure="name the parameter that decides")] = ""
     """The parameter that decides."""
-    branches: Mapping[str, Graph] = field(default_factory=dict)
+    branches: Annotated[Mapping[str, Graph], Key(cure="add at least one")] = field(default_factory=dict)
     """Graphs by value; values are compared as text."""
-    default: Graph | None = None
+    default: Annotated[Graph | None, Key()] = None
     """The graph for all other values. Without it, any other value fails the step."""
 
 
@@ -177,11 +259,11 @@ class ConditionalStep(Step):
 class Graph:
     """Steps and the edges between them."""
 
-    start_at: str
+    start_at: Annotated[Text, Key(cure="name the first step")]
     """The first step."""
     steps: Mapping[str, Step]
     """The steps by name."""
-    description: str = ""
+    description: Text = ""
     """Description of the DAG."""
     place: Place = field(default_factory=Place, repr=False)
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 
 # The functions and the command are separate arguments, so that errors of the command have its own line numbers.
 _RUN = 'eval "$1"; launch_command=$2; shift 2; eval "$launch_command"; launch_hand_back'
-# awk, because every image with a shell has it; it can read the environment and write JSON.
-_FUNCTIONS = r"""launch_given=$(env)
+# awk, because every image with a shell has it; it can read the environment and write JSON. Values that the command
+# left alone are not returned: those of a run may be larger than a result, and a later branch would hide a change by
+# an earlier one. A further line of a value starts with a blank, so that no value looks like another variable.
+_FUNCTIONS = r"""launch_given=$(awk 'BEGIN {
+  for (name in ENVIRON) { text = ENVIRON[name]; gsub(/\n/, "\n ", text); print name "=" text "\n" }
+}') || :
 launch_hand_back() {
   launch_code=$?
   if [ "$launch_code" -eq 0 ] && [ -z "${launch_is_done:-}" ] && [ -n "${LAUNCH_RESULT_PATH:-}" ]; then
@@ -24,8 +28,11 @@ launch_hand_back() {
         }
         return "\"" found "\""
       }
-      function take(name) {
-        if (!(name in ENVIRON) || name in taken || index(given "\n", "\n" name "=" ENVIRON[name] "\n")) return
+      function take(name,  text) {
+        if (!(name in ENVIRON) || name in taken) return
+        text = ENVIRON[name]
+        gsub(/\n/, "\n ", text)
+        if (index(given "\n\n", "\n" name "=" text "\n\n")) return
         taken[name] = 1
         out = out (out == "" ? "" : ", ") quoted(name) ": " quoted(ENVIRON[name])
       }

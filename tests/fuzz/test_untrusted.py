@@ -15,7 +15,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_launch.pipelines import validate
+from airflow_provider_launch.pipelines import PipelineError, validate
+from airflow_provider_launch.pipelines.validation import load_document
 from airflow_provider_launch.schedulers._kit import file_log, time_index
 from airflow_provider_launch.schedulers.docker.log_frames import FrameParser, LineReader
 from airflow_provider_launch.schedulers.kubernetes import log_lines, result_container
@@ -276,3 +277,57 @@ def test_files_of_pipelines(tmp_path_factory, text):
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
     assert all(problem.text for problem in validate(path))
+
+
+EVERY_FIELD: dict[str, Any] = {
+    "name": "n",
+    "executor": {"type": "local", "config": {"env": {"A": 1}, "cpu": 1, "mounts": [], "cfg": {"grace_s": 1}}},
+    "parameters": {"p": 1},
+    "catalog": {"type": "file-system", "config": {"location": "/x", "project": ["a"]}},
+    "dag": {
+        "start_at": "a",
+        "steps": {
+            "a": {
+                "type": "task", "command": "m.f", "args": {"x": 1}, "returns": [{"name": "y", "kind": "metric"}],
+                "secrets": ["S"], "catalog": {"get": "a", "put": ["b"]}, "executor": {"type": "local", "config": {}},
+                "overrides": {"local": {"cpu": 2}}, "max_attempts": 2, "retry_delay_s": 1, "template": True,
+                "command_type": "python", "notebook_output_path": "o", "on_failure": "c", "next": "b",
+            },
+            "b": {
+                "type": "map", "iterate_on": "p", "iterate_as": "q", "reducer": {"x": "max"}, "parallelism": 2,
+                "next": "c", "branch": {"start_at": "a", "steps": {"a": {"type": "stub", "next": "success"}}},
+            },
+            "c": {
+                "type": "conditional", "parameter": "p", "next": "success",
+                "branches": {"x": {"start_at": "a", "steps": {"a": {"type": "stub", "next": "success"}}}},
+                "default": {"start_at": "a", "steps": {"a": {"type": "stub", "next": "success"}}},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in items for found in paths(item, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = value.copy()
+    copied[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copied
+
+
+@fuzzed
+@given(
+    st.sampled_from(paths(EVERY_FIELD)[1:]),
+    DOCUMENTS | st.dictionaries(st.integers() | st.booleans() | st.none() | TEXTS, DOCUMENTS, max_size=3),
+)
+def test_any_value_in_any_field_of_a_pipeline(tmp_path_factory, path, value):
+    """Each is accepted, or refused by problems; no value ends the check."""
+    document = replaced(EVERY_FIELD, path, value)
+
+    with contextlib.suppress(PipelineError):
+        assert load_document(document, tmp_path_factory.getbasetemp(), "fuzzed").graph.steps

@@ -70,6 +70,20 @@ def test_what_a_task_was_given_is_not_handed_back_again():
     assert values == {"b": 2}
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+@pytest.mark.parametrize(
+    "given",
+    [{"y": "a\nx=2\n\nMAGNUS_PRM_x=2\n\nb", "x": 1}, {"x": "2\n\nb"}, {"x": "2\nb"}, {"x": "a\n\nx=2"}],
+    ids=["in another variable", "start of the value", "first line", "last line"],
+)
+def test_a_changed_value_is_returned_if_another_value_looks_like_it(shell, given):
+    """The given variables are compared as one text, in which any value can look like a variable."""
+    _, values = run("export x=2", ["x"], shell, **given)
+    _, prefixed = run("export MAGNUS_PRM_x=2", None, shell, **given)
+
+    assert (values, prefixed) == ({"x": 2}, {"x": 2})
+
+
 def test_a_declared_value_that_was_left_alone_stays():
     _, values = run("true", ["a"], a=[1])
 

@@ -37,6 +37,11 @@ CASES = {
     "no type": ("a: {next: success}", {4: "has no 'type'"}),
     "unknown type": ("a: {type: tsk, next: success}", {4: "'tsk' is not a valid type of step; did you mean 'task'?"}),
     "loop": ("a: {type: loop, next: success}", {4: "unroll it"}),
+    "empty step": ("a: {}", {4: "step 'a': has no 'type'; use one of task, stub"}),
+    "part of a step": (
+        "a: {type: task, command: m.f, catalog: 5, next: success}",
+        {4: "step 'a': 'catalog' must be a mapping, not 5"},
+    ),
     "no mapping": ("a: 5", {4: "must be a mapping"}),
     "unknown field": (
         "a: {type: task, comand: m.f, command: m.f, next: success}",
@@ -74,7 +79,7 @@ CASES = {
     ),
     "kind of a value": (
         "a: {type: task, command: m.f, returns: [{name: df, kind: objekt}], next: success}",
-        {4: "kind 'objekt' of 'df' is unknown; did you mean 'object'?"},
+        {4: "'objekt' is not a valid kind; did you mean 'object'?"},
     ),
     "name of an object": (
         "a: {type: task, command: m.f, returns: [{name: ../df, kind: object}], next: success}",
@@ -91,6 +96,14 @@ CASES = {
     "catalog leads outside": (
         "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",
         {4: "leads outside"},
+    ),
+    "type of a catalog": (
+        "a: {type: stub, next: success}\ncatalog: {type: s3, config: {location: x}}",
+        {5: "'s3' is not a valid type; use object-storage, with a URL as its location"},
+    ),
+    "config of a catalog": (
+        "a: {type: stub, next: success}\ncatalog: {config: 5}",
+        {5: "'config' must be a mapping, not 5"},
     ),
     "executor of a step": (
         "a: {type: task, command: m.f, executor: argo, next: success}",
@@ -112,6 +125,14 @@ CASES = {
         "a: {type: task, command: m.f, executor: {type: local, config: {cpu: many}}, next: success}",
         {4: "setting 'cpu' must be a whole number of at least 1, not 'many'"},
     ),
+    "number as the name of a setting": (
+        "a: {type: task, command: m.f, overrides: {local: {1: 2}}, next: success}",
+        {4: "'1' is not a setting of executor 'local'"},
+    ),
+    "number as the name of an option": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {cfg: {1: 2}}}, next: success}",
+        {4: "'1' is not a setting of executor 'local'"},
+    ),
     "placeholder": (
         "a: {type: task, command: m.f, overrides: {local: {env: }}, next: success}",
         {4: "leaves 'env' empty, but there is no placeholder of that name"},
@@ -130,7 +151,7 @@ CASES = {
     ),
     "mount": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: [/data]}}, next: success}",
-        {4: "the mount '/data' of setting 'mounts' must have the form /host:/path or volume:/path, with :ro"},
+        {4: "setting 'mounts' '/data' must have the form /host:/path or volume:/path, with :ro"},
     ),
     "mounts as one text": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: '/a:/b'}}, next: success}",
@@ -184,7 +205,7 @@ CASES = {
     "reducer": (
         """a: {type: map, iterate_on: [1], iterate_as: x, reducer: 'lambda x: max(x)', next: success,
         branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
-        {4: "is not a valid reducer; use list, min, max, sum, last, or module.function (no lambda)"},
+        {4: "'reducer' must be list, min, max, sum, last, or module.function (no lambda)"},
     ),
     "settings of a map": (
         """a: {type: map, iterate_on: [1], iterate_as: x, next: success, overrides: {local: {env: {A: b}}},
@@ -248,7 +269,48 @@ def test_a_problem_has_its_line_and_its_cure(write, name):
 
     assert {problem.line for problem in found} == set(expected)
     for line, text in expected.items():
-        assert any(text in problem.text for problem in found if problem.line == line), [*map(str, found)]
+        assert any(text in str(problem) for problem in found if problem.line == line), [*map(str, found)]
+
+
+def test_a_problem_of_an_item_has_the_line_of_the_item(write):
+    path = write("""
+        dag:
+          start_at: a
+          steps:
+            a:
+              type: task
+              command: m.f
+              returns:
+                - x
+                - {name: y, kind: metrik}
+              catalog:
+                put:
+                  - out/*
+                  - ../secret
+                  - 5
+              next: success
+        """)
+
+    found = {problem.line: problem.text for problem in validate(path)}
+
+    assert found == {
+        9: "'returns' 'metrik' is not a valid kind; did you mean 'metric'?",
+        13: "'put' '../secret' leads outside; it must stay inside the task's folder",
+        14: "'put' must be a string or a list of strings, not 5",
+    }
+
+
+def test_many_wrong_items_give_few_problems(write):
+    """Airflow stores and shows the text of an import error."""
+    step = "{{type: task, command: m.f, catalog: {{put: [{}]}}, next: success}}"
+
+    outside = validate(
+        write(f"dag: {{start_at: a, steps: {{a: {step.format(', '.join(f'../{at}' for at in range(1000)))}}}}}\n")
+    )
+    numbers = validate(write(f"dag: {{start_at: a, steps: {{a: {step.format('5, ' * 1000)}}}}}\n"))
+
+    assert (len(outside), len(numbers)) == (20, 1)
+    assert len(str(numbers[0])) < 300
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(write):
