@@ -40,14 +40,14 @@ VERSIONS = """\
 One release of this package supports all versions of Airflow and Python in this table.
 Importing it with an older Airflow raises an error of one sentence. No other version is asked for at run time: where
 versions differ, the package checks for each feature of Airflow.
-`make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time."""
+`make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time;
+`make versions ARGS=--pythons` runs the newest version on each Python."""
 DEPENDENCIES = """\
 ## Dependencies
 
 `pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
 each extra with the lowest and the newest versions.
-It was run for docker (submission and status), fsspec, hydra and ssh; for aws only with the lowest versions,
-and for notebooks only with the newest.
+{runs}
 `constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
 amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 
@@ -343,7 +343,10 @@ def versions_page() -> str:
     head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
     table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
     engines = ["| Engine | Version | Tests that were run |", "|---|---|---|", *map(_engine_row, found["engines"])]
-    parts = [[VERSIONS], head, [ENGINES], engines, [DEPENDENCIES], [WEAKER], table]
+    runs = {name: text.strip() for name, text in found["runs"].items()}
+    airflow = [VERSIONS, runs["airflow"], runs["pythons"]]
+    dependencies = DEPENDENCIES.format(runs=runs["bounds"])
+    parts = [airflow, head, [ENGINES], engines, [dependencies], [WEAKER], table]
     return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", *itertools.chain(*([*part, ""] for part in parts))])
 
 
