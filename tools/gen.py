@@ -40,8 +40,7 @@ VERSIONS = """\
 One release of this package supports all versions of Airflow and Python in this table.
 Importing it with an older Airflow raises an error of one sentence. No other version is asked for at run time: where
 versions differ, the package checks for each feature of Airflow.
-`make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time;
-`make versions ARGS=--pythons` runs the newest version on each Python."""
+`make versions` runs the tests on each version of Airflow before the newest, with the dependencies of its time."""
 DEPENDENCIES = """\
 ## Dependencies
 
@@ -344,7 +343,7 @@ def versions_page() -> str:
     table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
     engines = ["| Engine | Version | Tests that were run |", "|---|---|---|", *map(_engine_row, found["engines"])]
     runs = {name: text.strip() for name, text in found["runs"].items()}
-    airflow = [VERSIONS, runs["airflow"], runs["pythons"]]
+    airflow = [VERSIONS, runs["airflow"], "", runs["pythons"]]
     dependencies = DEPENDENCIES.format(runs=runs["bounds"])
     parts = [airflow, head, [ENGINES], engines, [dependencies], [WEAKER], table]
     return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", *itertools.chain(*([*part, ""] for part in parts))])
