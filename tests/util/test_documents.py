@@ -26,11 +26,10 @@ def test_merges_that_multiply_are_refused_or_read_at_once() -> None:
     """PyYAML 6.0.4 and newer merges each key once, so that the document is small."""
     started = time.monotonic()
     try:
-        found = parse_document(nested("{k: 1, l: 2}", "{{<<: [{}]}}"), is_json=False)
+        outcome = parse_document(nested("{k: 1, l: 2}", "{{<<: [{}]}}"), is_json=False)["a11"]
     except ValueError as error:
-        assert "aliases count at each use" in str(error)
-    else:
-        assert found["a11"] == {"k": 1, "l": 2}
+        outcome = str(error)
+    assert outcome == {"k": 1, "l": 2} or "aliases count at each use" in outcome
     assert time.monotonic() - started < 5
 
 
