@@ -46,8 +46,7 @@ DEPENDENCIES = """\
 
 `pyproject.toml` has lower bounds, and an upper one for Airflow only. `make versions ARGS=--bounds` runs the tests of
 each extra with the lowest and the newest versions.
-It was run for docker (submission and status), fsspec, hydra and ssh; for aws only with the lowest versions,
-and for notebooks only with the newest.
+{runs}
 `constraints.txt` pins versions for the newest Airflow that fit all extras on each Python, together with the providers
 amazon, celery, cncf.kubernetes, docker, fab, openlineage and postgres:
 
@@ -343,7 +342,10 @@ def versions_page() -> str:
     head = ["| Airflow | Promise | Tested with | Pythons |", "|---|---|---|---|", *rows]
     table = ["| Topic | Airflow | Difference | Reason |", "|---|---|---|---|", *weaker]
     engines = ["| Engine | Version | Tests that were run |", "|---|---|---|", *map(_engine_row, found["engines"])]
-    parts = [[VERSIONS], head, [ENGINES], engines, [DEPENDENCIES], [WEAKER], table]
+    runs = {name: text.strip() for name, text in found["runs"].items()}
+    airflow = [VERSIONS, runs["airflow"], "", runs["pythons"]]
+    dependencies = DEPENDENCIES.format(runs=runs["bounds"])
+    parts = [airflow, head, [ENGINES], engines, [dependencies], [WEAKER], table]
     return "\n".join([MADE_OF_VERSIONS, "", "# Versions", "", *itertools.chain(*([*part, ""] for part in parts))])
 
 

@@ -42,9 +42,10 @@ def test_lines_that_were_rotated_away_are_reported(kubernetes_apps):
     app_id = apps.start(apps.sh(f"echo first; sleep 3; {flood}; echo; echo last"))
     apps.until(app_id, lambda _: apps.lines(app_id))
     chunk = apps.scheduler.read_logs(app_id, "main", 0)
-    assert [line.text for line in chunk.lines] == ["first\n"]
+    # On a busy host more than one.
+    rest = [line.text for line in chunk.lines]
+    assert rest[0] == "first\n"
     assert apps.end(app_id).state is AppState.SUCCEEDED
-    rest: list[str] = []
     while (chunk := apps.another().read_logs(app_id, "main", 0, chunk.cursor)).lines:
         rest += [line.text for line in chunk.lines]
 

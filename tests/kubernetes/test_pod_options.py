@@ -134,7 +134,7 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
         volume_mounts=[k8s.V1VolumeMount(name="v", mount_path="/v", sub_path="a")],
         sidecars=[sidecar],
         image_pull_secrets=[k8s.V1LocalObjectReference(name="registry"), "other"],
-        overlay={"pod": k8s.V1PodSpec(containers=None, host_network=True, local_vars_configuration=NO_CHECKS)},
+        overlay={"pod": k8s.V1PodSpec(containers=[], host_network=True)},
     )
 
     assert found["tolerations"] == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
@@ -150,10 +150,6 @@ def test_objects_of_the_kubernetes_package_are_taken_as_dicts() -> None:
     assert found["containers"][1]["env"] == [{"name": "A", "value": "1"}]
     assert found["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
     assert found["hostNetwork"] is True
-
-
-NO_CHECKS = k8s.Configuration()
-NO_CHECKS.client_side_validation = False
 
 
 def test_an_overlay_of_a_role_may_be_an_object_of_the_package() -> None:

@@ -15,15 +15,21 @@ def nested(value: str, again: str, levels: int = 12) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [nested("[1, 2]", "[{}]"), nested("{k: 1, l: 2}", "{{<<: [{}]}}")],
-    ids=["aliases", "merges"],
-)
-def test_values_that_multiply_are_refused_at_once(text) -> None:
+def test_values_that_multiply_are_refused_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(ValueError, match="aliases count at each use"):
-        parse_document(text, is_json=False)
+        parse_document(nested("[1, 2]", "[{}]"), is_json=False)
+    assert time.monotonic() - started < 5
+
+
+def test_merges_that_multiply_are_refused_or_read_at_once() -> None:
+    """PyYAML 6.0.4 and newer merges each key once, so that the document is small."""
+    started = time.monotonic()
+    try:
+        outcome = parse_document(nested("{k: 1, l: 2}", "{{<<: [{}]}}"), is_json=False)["a11"]
+    except ValueError as error:
+        outcome = str(error)
+    assert outcome == {"k": 1, "l": 2} or "aliases count at each use" in outcome
     assert time.monotonic() - started < 5
 
 

@@ -35,11 +35,12 @@ _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 _MARIADB = "libmariadb.so.3"
 _INSTALLED = "var/lib/launch-packages"
 # With /proc, because the package docker-registry looks for its service there, and with the name servers of the host.
+# The lists of a release in preparation expire after a week, and those of a mirror may be older.
 _INSTALL = """
 mount --make-rprivate /
 mount -t proc proc "$0/proc"
 mount --bind /etc/resolv.conf "$0/etc/resolv.conf"
-chroot "$0" apt-get update
+chroot "$0" apt-get --option Acquire::Check-Valid-Until=false update
 exec chroot "$0" apt-get install --yes --no-install-recommends "$@"
 """
 
