@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
-
-V = TypeVar("V")
+from typing import Any
 
 LATER = MappingProxyType({"later": True})
 """Metadata of fields that older versions do not have: records and hashes leave them out if they have their default."""
@@ -87,39 +84,3 @@ def _cpus(given: Any) -> Any:
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
 """All values unspecified. Compare with `==`, and never change it."""
-
-
-@dataclass(frozen=True)
-class CapabilityKey(Generic[V]):
-    """One hardware fact, stored under the plain string `namespace.name`, with a fixed type.
-
-    `MEMORY: CapabilityKey[int] = CapabilityKey("acme", "memory", int)`.
-    """
-
-    namespace: str
-    name: str
-    type: builtins.type[V]
-
-    @property
-    def key(self) -> str:
-        """The key in `Resource.capabilities`."""
-        return f"{self.namespace}.{self.name}"
-
-    def set(self, resource: Resource, value: V) -> None:
-        """Store `value` in the capabilities of `resource`."""
-        resource.capabilities[self.key] = value
-
-    def get(self, resource: Resource, default: V | None = None) -> V | None:
-        """Return the stored value, or `default`.
-
-        Raises:
-            TypeError: the stored value has another type; a bool is not an int.
-        """
-        if self.key not in resource.capabilities:
-            return default
-        value = resource.capabilities[self.key]
-        if not isinstance(value, self.type) or (isinstance(value, bool) and self.type is int):
-            raise TypeError(
-                f"capability {self.key!r}: expected `{self.type.__name__}`, got `{type(value).__name__}` ({value!r})"
-            )
-        return value

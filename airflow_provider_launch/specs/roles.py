@@ -166,16 +166,3 @@ class AppDef:
         shown = ", ".join(f"{getattr(role, 'name', '?')} x{getattr(role, 'num_replicas', '?')}" for role in listed)
         text = " ".join(f"AppDef({self.name}: {shown or 'no roles'})".split())
         return text.encode("utf-8", "backslashreplace").decode()
-
-
-TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"
-NA = "<<NA>>"
-
-
-class app_metadata:  # noqa: N801 - name of the launcher model
-    """Keys of `AppDef.metadata` that the launcher writes; the spelling of stored data is fixed."""
-
-    CONTEXT = "torchx/context"
-    VERSION = "torchx/version"
-    SCHEDULER = "torchx/scheduler"
-    ROLES_PREFIX = "torchx/roles."

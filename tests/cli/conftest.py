@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,8 @@ def start(shell):
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", **keywords.pop("env", {})}
         command = [sys.executable, "-m", "airflow_provider_launch.cli", *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        # A job in the background of a shell ignores it, and so would its children.
+        keywords.setdefault("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         started.append(subprocess.Popen(command, env=env, **{**pipes, **keywords}))
         return started[-1]
 

@@ -405,7 +405,8 @@ def test_a_wrong_name_of_an_option_is_refused():
 def test_the_contract_runs_from_simple_to_hard(tmp_path):
     """So `pytest -x` shows the first missing feature."""
     found = run_pytest(f"{SUITE}::TestHealthyThreads", tmp_path, "--collect-only")
-    sections = dict.fromkeys(module.rpartition("._")[2] for module in found.collected)
+    # Without the tests of the class itself.
+    sections = dict.fromkeys(module.rpartition("._")[2] for module in found.collected if "._" in module)
 
     assert " ".join(sections) == (
         "refusals dry_run running values distributed starting ending retries logs cursors identity following outages "

@@ -53,7 +53,7 @@ PROMISED = {
         "Scheduler",
         "Stream",
     ],
-    "schedulers.local.scheduler": ["create_scheduler"],
+    "schedulers.local": ["create_scheduler"],
     "schedulers.masking": ["masked_args", "masked_env"],
     "specs": [
         "AppDef",

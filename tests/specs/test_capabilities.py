@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch.specs.resources import CapabilityKey, Resource
-from airflow_provider_launch.specs.roles import NA, TORCHX_CONTEXT_NAME, app_metadata
+from airflow_provider_launch.specs.capabilities import CapabilityKey
+from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
+from airflow_provider_launch.specs.resources import Resource
 
 PORTS: CapabilityKey[int] = CapabilityKey("nic", "ports", int)
 
