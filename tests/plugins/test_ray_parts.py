@@ -76,6 +76,14 @@ def test_the_exit_code_the_output_and_the_result_are_reported(driver, tmp_path) 
     assert (tmp_path / "log.stderr.0").read_text() == "err\n"
 
 
+@pytest.mark.parametrize("make", ["mkfifo $P", "mkdir $P", "ln -s /dev/zero $P", "ln -s /etc/passwd $P"])
+def test_a_result_that_is_not_a_regular_file_is_no_document(driver, tmp_path, make) -> None:
+    """A pipe would keep the guard, and with it the app, for ever."""
+    found = ended(start(driver, tmp_path, "sh", "-c", f"P=$LAUNCH_RESULT_PATH; {make}"))
+
+    assert base64.b64decode(found["result"]) == b"not a regular file"
+
+
 def test_only_a_replica_of_the_first_role_finds_where_to_write_a_result(driver, tmp_path) -> None:
     found = ended(start(driver, tmp_path, "sh", "-c", 'test -z "$LAUNCH_RESULT_PATH"', gives_result=False))
 

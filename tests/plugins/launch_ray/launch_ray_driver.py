@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -312,11 +313,17 @@ class Log:
 
 def _result(path: str) -> dict[str, Any]:
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(4097)
-            size = os.fstat(file.fileno()).st_size
-    except OSError:
+        # Its program may have made a pipe, which would wait for a writer, or a link.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return {"result": base64.b64encode(b"not a regular file").decode(), "result_size": 18}
+            data, size = file.read(4097), found.st_size
+    except FileNotFoundError:
         return {}
+    except OSError:
+        return {"result": base64.b64encode(b"not a regular file").decode(), "result_size": 18}
     return {"result": base64.b64encode(data).decode(), "result_size": size}
 
 
