@@ -1,4 +1,4 @@
-"""Asks for the state of the own task when it stops unexpectedly, and cancels its app if nothing follows it any more."""
+"""Cancels the app of a task that stops unexpectedly, if Airflow reports that the task no longer needs it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def cancel_if_refused(ti: Any, handle: str, hook: LaunchHook, log: Any) -> None:
 def cancel_if_over(ti: Any, handle: str, hook: LaunchHook, log: Any) -> None:
     """Cancel the app of a task that has failed while the app runs, if the task is over or cleared, or its run deleted.
 
-    Airflow refuses every request of such a task, so the task fails with an error that looks like any other. Its
-    reconciler may not have seen a run that is deleted seconds after its start.
+    Airflow refuses every request of such a task, so the task fails with an error that looks like any other. The
+    reconciler cannot help if it has not seen the run, which may be deleted seconds after its start.
     """
     with contextlib.suppress(Exception):  # on an error the reconciler finds the app
         if reason := _reason_for_end(ti):

@@ -312,18 +312,18 @@ class Log:
 
 
 def _result(path: str) -> dict[str, Any]:
-    try:
-        # Its program may have made a pipe, which would wait for a writer, or a link.
+    """Return what the program wrote as its result; a pipe, a link or a directory is refused as a wrong document."""
+    if not os.path.lexists(path):
+        return {}
+    data = b"not a regular file"
+    size = len(data)
+    with suppress(OSError):
+        # A pipe would wait for a writer for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                return {"result": base64.b64encode(b"not a regular file").decode(), "result_size": 18}
-            data, size = file.read(4097), found.st_size
-    except FileNotFoundError:
-        return {}
-    except OSError:
-        return {"result": base64.b64encode(b"not a regular file").decode(), "result_size": 18}
+            if stat.S_ISREG(found.st_mode):
+                data, size = file.read(4097), found.st_size
     return {"result": base64.b64encode(data).decode(), "result_size": size}
 
 
