@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_launch.pipelines.desk import DeskRun, new_run, runs_of
 from airflow_provider_launch.pipelines.validation import load
+from tests.support.apps import until
 
 CODE = """
 import pathlib
@@ -294,7 +295,7 @@ def test_an_interrupted_run_cancels_its_step_and_can_be_resumed(write, tmp_path,
     assert (ran.returncode, shown[-1]) == (
         130, "interrupted; its step was cancelled; to continue: run pipeline.yaml --resume\n"
     )  # fmt: skip
-    assert not Path("/proc", pid).exists()
+    until(lambda: not Path("/proc", pid).exists())
     assert not (tmp_path / "handled").exists()
     (tmp_path / "go").touch()
     again = at_desk(tmp_path, "run", path.name, "--resume")
