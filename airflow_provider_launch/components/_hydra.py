@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ _PLACEHOLDER = "<launch macro {}>"
 _DOLLAR = "<launch dollar>"
 _CODE = "_target_"
 """The key with which a config names the function that is called."""
+_DEEPEST = 50
+"""Levels of brackets in an override: the parser needs a minute for thousands of them."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
 _MACRO = re.compile(rf"\$\{{(torchx|launch)\.({'|'.join(_MACROS)}):\}}")
 
@@ -79,20 +82,36 @@ def _refuse_code(config_name: str, overrides: Sequence[str], directory: Path) ->
     parser = OverridesParser.create()
     for override in overrides:
         shown = f"the override {override[:200]!r}"
-        if _CODE in override:
-            raise InvalidAppError(f"{shown} has {_CODE}, which calls a function here; write it into the config")
-        if "${" in _MACRO.sub("", override):
-            raise InvalidAppError(f"{shown} has an interpolation that is not a macro; write it into the config")
+        if max(accumulate((sign in "[{(") - (sign in ")}]") for sign in override), default=0) > _DEEPEST:
+            raise InvalidAppError(f"{shown} cannot be parsed: it is nested more than {_DEEPEST} levels deep")
         try:
             parsed = parser.parse_override(override)
         except HydraException as error:
             raise InvalidAppError(f"{shown} cannot be parsed: {error}") from error
+        # As parsed, too: Hydra reads `$\{` as `${`.
+        texts = [override, *_texts_in(parsed.value())]
+        if any(_CODE in text for text in texts):
+            raise InvalidAppError(f"{shown} has {_CODE}, which calls a function here; write it into the config")
+        if any("${" in _MACRO.sub("", text) for text in texts):
+            raise InvalidAppError(f"{shown} has an interpolation that is not a macro; write it into the config")
         group = parsed.key_or_group
         if any(re.split(r"[./]", name)[0] == "hydra" for name in (group, parsed.package or "")):
             raise InvalidAppError(f"{shown} changes Hydra itself; write it into the config")
         value = override.partition("=")[2]
         if ".." in re.split(r"[^\w.-]", value) and (directory / group).is_dir():
             raise InvalidAppError(f"{shown} chooses a file outside of config_dir; name a file in it")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in the value of an override, also keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from (*_texts_in(key), *_texts_in(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:

@@ -96,6 +96,10 @@ def test_an_override_names_neither_code_nor_another_file(hydra, tmp_path, overri
         ["app.name=${oc.env:WORKER_SECRET}"],
         ["app.name='\\${oc.env:WORKER_SECRET}'"],
         ["app.roles.0.args=['a ${oc.env:WORKER_SECRET}']"],
+        ["app.name=$\\{oc.env:WORKER_SECRET\\}"],
+        ["+app.metadata.x={a: [$\\{oc.env:WORKER_SECRET\\}]}"],
+        ["+a='{_tar'", "+b='get_: builtins.open, _args_: [FILE, w]}'", "+c=$\\{a\\}$\\{b\\}",
+         "app.name=$\\{oc.create:$\\{oc.decode:$\\{c\\}\\}\\}"],
         ["+part=_tar", "app.name='${oc.create:${oc.decode:\"{${part}get_: builtins.open, _args_: [FILE, w]}\"}}'"],
         ["hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
         ["++hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
@@ -136,6 +140,15 @@ def test_an_override_may_have_macros_and_variables_of_a_shell(hydra):
 def test_an_override_that_cannot_be_parsed_is_named(hydra):
     with pytest.raises(InvalidAppError, match=r"the override 'app.name=\[' cannot be parsed"):
         hydra("-cn", "one", "app.name=[")
+
+
+def test_an_override_that_is_nested_too_deep_is_refused(hydra):
+    """The parser needs a minute for thousands of brackets."""
+    app = hydra("-cn", "one", f"+app.metadata.x={'[' * 50}{']' * 50}")
+    with pytest.raises(InvalidAppError, match="more than 50 levels deep"):
+        hydra("-cn", "one", f"+app.metadata.x={'[{a: ' * 1500}{'}]' * 1500}")
+
+    assert str(app.metadata["x"]).count("[") == 50
 
 
 def test_a_config_outside_of_the_directory_is_refused(hydra, tmp_path):
