@@ -149,7 +149,9 @@ class LaunchConnection:
 
         In any spelling, and also for a plug-in, which may extend the scheduler of Kubernetes.
         """
-        given = [text for name, text in params.items() if cases.camel_to_snake(str(name)) == "kubeconfig_secret" and text]
+        given = [
+            text for name, text in params.items() if cases.camel_to_snake(str(name)) == "kubeconfig_secret" and text
+        ]
         if given and not self.deployment.allow_kubeconfig_exec:
             from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
 

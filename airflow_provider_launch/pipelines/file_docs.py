@@ -76,45 +76,45 @@ def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, in
             scalars.append((start, end))
             if (masked := masked_text(text[start:end])) != text[start:end]:
                 yield start, end, masked
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-            texts = [item.value for item in node.value if _is_text(item)]
-            # Also the value after a flag such as `--password`.
-            for item, masked in zip(
-                node.value, masked_args(texts) if len(texts) == len(node.value) else (), strict=False
-            ):
-                if masked != masked_text(item.value):
-                    seen.add(id(item))
-                    yield item.start_mark.index, item.end_mark.index, f"{masked}{_space_after(item, text)}"
+            continue
+        is_list = isinstance(node, yaml.SequenceNode)
+        for part, masked in _items(node) if is_list else _values(node):
+            if not masked:
+                waiting.append(part)
+            else:
+                # With the space at the end of a node, such as that of a block.
+                space = re.search(r"\s*\Z", text[part.start_mark.index : part.end_mark.index])
+                seen.add(id(part))
+                yield part.start_mark.index, part.end_mark.index, f"{masked}{space[0] if space else ''}"
+
+
+def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield each item, and the text in place of an argument with a secret: also of one after `--password`."""
+    if not all(map(_is_text, node.value)):
+        yield from ((item, "") for item in node.value)
+        return
+    texts = [item.value for item in node.value]
+    for item, text, masked in zip(node.value, texts, masked_args(texts), strict=True):
+        yield item, "" if masked == masked_text(text) else masked
+
+
+def _values(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield each key and value, and the text in place of the value of a secret."""
+    own = next((value.value for key, value in node.value if key.value == "name"), "")
+    for key, value in node.value:
+        yield key, ""
+        # `{name: PASSWORD, value: x}` is the form of variables in a pod.
+        name = own if key.value == "value" else key.value
+        if key.value == _NAMES_ONLY and not _is_text(value):
+            for part in value.value:
+                yield from ((each, "") for each in (part if isinstance(part, tuple) else (part,)))
         else:
-            own = next((value.value for key, value in node.value if key.value == "name"), "")
-            for key, value in node.value:
-                waiting.append(key)
-                # `{name: PASSWORD, value: x}` is the form of variables in a pod.
-                name = own if key.value == "value" and isinstance(own, str) else key.value
-                if key.value == _NAMES_ONLY:
-                    names = [value] if _is_text(value) else _members(value)
-                    scalars += [(each.start_mark.index, each.end_mark.index) for each in names if _is_text(each)]
-                    waiting += [each for each in names if not _is_text(each)]
-                elif isinstance(name, str) and is_secret_name(name) and value.value:
-                    yield value.start_mark.index, value.end_mark.index, f"{MASK}{_space_after(value, text)}"
-                else:
-                    waiting.append(value)
+            is_secret = isinstance(name, str) and name != _NAMES_ONLY and is_secret_name(name) and value.value
+            yield value, MASK if is_secret else ""
 
 
 def _is_text(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode)
-
-
-def _members(node: yaml.Node) -> list[yaml.Node]:
-    """Return the nodes in a list or mapping, and the keys of a mapping."""
-    return [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
-
-
-def _space_after(node: yaml.Node, text: str) -> str:
-    """Return the space at the end of a node, such as that of a block."""
-    found = re.search(r"\s*\Z", text[node.start_mark.index : node.end_mark.index])
-    return found[0] if found else ""
 
 
 def _comments(text: str, scalars: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:

@@ -79,7 +79,7 @@ def test_options_that_could_do_the_same_as_locked_ones_are_locked_too(define, na
 def test_commands_outside_of_a_container_are_locked_with_it(define, locked: str) -> None:
     """They run on the node, and could also mount its directories by a variable of apptainer."""
     setup = ["export APPTAINER_BIND=/:/host"]
-    with pytest.raises(InvalidRunConfigException, match="'setup' is locked by connection 'c'.*setup could override"):
+    with pytest.raises(InvalidRunConfigException, match=r"'setup' is locked by connection 'c'.*setup could override"):
         define("launch_slurm", locked=[locked]).merged_cfg({"setup": setup})
     assert define("launch_slurm", locked=["partition"]).merged_cfg({"setup": setup})["setup"] == setup
 
