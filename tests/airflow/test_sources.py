@@ -440,13 +440,18 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     assert not (tmp_path / "opened").exists()
 
 
-@pytest.mark.parametrize("how", ["mapping", "list", "list with ="])
+@pytest.mark.parametrize("how", ["mapping", "list", "list with =", "configuration"])
 def test_a_config_of_hydra_in_the_dag_file_is_read(tmp_path, monkeypatch, how: str) -> None:
     (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
     monkeypatch.setitem(support.RUN, "conf", {"n": "1"})
     override = "+n={{ dag_run.conf['n'] }}"
     if how == "mapping":
         args: Any = {"config_dir": str(tmp_path), "config_name": "one", "overrides": [override]}
+    elif how == "configuration":
+        file = tmp_path / "launchconfig"
+        file.write_text(f"[component:utils.hydra]\nconfig_dir = {tmp_path}\nconfig_name = one\n")
+        monkeypatch.setenv("AIRFLOW__LAUNCH__CONFIG_FILE", str(file))
+        args = [override]
     elif how == "list":
         args = ["--config_dir", str(tmp_path), "--config_name", "one", override]
     else:
