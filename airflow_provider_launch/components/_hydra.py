@@ -98,8 +98,22 @@ def _refuse_code(config_name: str, overrides: Sequence[str], directory: Path) ->
         if any(re.split(r"[./]", name)[0] == "hydra" for name in (group, parsed.package or "")):
             raise InvalidAppError(f"{shown} changes Hydra itself; write it into the config")
         value = override.partition("=")[2]
-        if ".." in re.split(r"[^\w.-]", value) and (directory / group).is_dir():
+        is_group = "/" in group or parsed.package is not None or (directory / group).is_dir()
+        if ".." in re.split(r"[^\w.-]", value) and (is_group or _has_search_path(directory, config_name)):
             raise InvalidAppError(f"{shown} chooses a file outside of config_dir; name a file in it")
+
+
+def _has_search_path(directory: Path, config_name: str) -> bool:
+    """Return whether the config has groups in other directories, so that any name may be one of them."""
+    from omegaconf import OmegaConf
+
+    name = config_name if config_name.endswith((".yaml", ".yml")) else f"{config_name}.yaml"
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.load(directory / name))
+    except Exception:  # noqa: BLE001 - Hydra reports any error of the file
+        return True
+    of_hydra = found.get("hydra") if isinstance(found, dict) else None
+    return not isinstance(of_hydra, dict | None) or bool((of_hydra or {}).get("searchpath"))
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -162,6 +162,19 @@ def test_a_config_outside_of_the_directory_is_refused(hydra, tmp_path):
         hydra("-cn", "../outside")
 
 
+@pytest.mark.parametrize("value", ["../../outside", "[a,../../outside]"])
+def test_a_group_of_a_search_path_leads_to_no_other_file(hydra, tmp_path, value):
+    """The author of the config may have groups in other directories."""
+    (tmp_path / "more" / "group").mkdir(parents=True)
+    (tmp_path / "more" / "group" / "a.yaml").write_text("# @package app\nname: from-group\n")
+    (tmp_path / "outside.yaml").write_text("# @package app\nname: from-outside\n")
+    (tmp_path / "searched.yaml").write_text(f"hydra: {{searchpath: ['file://{tmp_path}/more']}}\n{CONFIG}")
+
+    assert hydra("-cn", "searched", "+group=a").name == "from-group"
+    with pytest.raises(InvalidAppError, match="outside of config_dir"):
+        hydra("-cn", "searched", f"+group={value}")
+
+
 def test_overrides_choose_groups_and_relative_paths(hydra, tmp_path):
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "a.yaml").write_text("name: from-group\n")
