@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,14 +96,18 @@ class Sources:
 
 
 def _shares(given: str, foreign: str) -> bool:
-    """Return whether a text of an app contains a text from a run, or is a part of one, as in `--file=/path`."""
+    """Return whether a text of an app contains a text from a run, or is a part of one, as in `--file=/path`.
+
+    A folder is not the part of a path in it: a run may name `/project/train.py` of the workspace `/project`.
+    """
     if given == foreign:
         return True
     whole = _unquoted(given)
     parts = [_unquoted(part) for part in (foreign, foreign.partition("=")[2])]
-    return any(len(part) >= _SHORTEST_PART and part in whole for part in parts) or (
-        len(whole) >= _SHORTEST_PART and any(whole in part for part in parts)
-    )
+    if any(len(part) >= _SHORTEST_PART and part in whole for part in parts):
+        return True
+    ends = re.compile(rf"{re.escape(whole)}/*(?![\w./~+%-])")
+    return len(whole) >= _SHORTEST_PART and any(map(ends.search, parts))
 
 
 def _unquoted(text: str) -> str:

@@ -400,6 +400,10 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
         ("http://host/$$$$a", "http://host/$$a", False),
         ("/data/a", "--file=/data/b", True),
         ("/data/a", "--n=/d", True),
+        ("/data/a", "cat '/data/a'", False),
+        ("/data/a", "cp /data/a/ /b", False),
+        ("/data/a", "python /data/a/train.py", True),
+        ("/data/a", "python /data/a.py /data/abc", True),
         ("/", "--file=/data/b", True),
     ],
 )
