@@ -126,6 +126,26 @@ def test_an_override_is_data(hydra, tmp_path, monkeypatch, overrides):
     assert not file.exists()
 
 
+@pytest.mark.parametrize("target", ["${cls}", "builtins.${part}", "${oc.env:NOT_SET,${cls}}"])
+def test_an_override_does_not_choose_the_function_of_an_open_config(hydra, tmp_path, target):
+    file = tmp_path / "opened"
+    role = "_target_: airflow_provider_launch.specs.Role"
+    text = CONFIG.replace(role, f"_target_: {target}").replace("name: r", "_args_: [x, w]")
+    (tmp_path / "open.yaml").write_text(f"cls: {role.partition(' ')[2]}\npart: open\n{text}")
+    (tmp_path / "through.yaml").write_text(
+        f"cls: builtins.dict\npart: dict\nall: {{_target_: '{target}'}}\n"
+        + CONFIG.replace("name: from-config", "metadata: ${all}\n  name: x")
+    )
+    override = "part=open" if "part" in target else "cls=builtins.open"
+
+    with pytest.raises(InvalidAppError, match=r"an override chooses the function 'builtins\.open'"):
+        hydra("-cn", "open", override, f"app.roles.0._args_=['{file}', w]")
+    with pytest.raises(InvalidAppError, match=r"an override chooses the function 'builtins\.open'"):
+        hydra("-cn", "through", override, f"+all._args_=['{file}', w]")
+    assert hydra("-cn", "through", "n=3", "+all.x=value").metadata == {"x": "value"}
+    assert not file.exists()
+
+
 def test_an_interpolation_from_parts_stays_text(hydra, monkeypatch):
     """Hydra resolves a config more than once, so the value of one interpolation could become another."""
     monkeypatch.setenv("WORKER_SECRET", "hush")
