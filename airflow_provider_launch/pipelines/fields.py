@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
-from airflow_provider_launch.specs.secrets import masked_document
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_document
 from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 
 if TYPE_CHECKING:
@@ -30,7 +30,15 @@ def as_list(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """Return a value for a problem, which all users of Airflow see: without secrets, and not long."""
-    return shown(masked_document(value, "config"))
+    return shown(_masked(value))
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: MASK if item and is_secret_name(str(key)) else _masked(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not all(isinstance(item, str) for item in value):
+        return [_masked(item) for item in value]
+    return masked_document(value)
 
 
 def _with_text_keys(value: Any) -> Any:

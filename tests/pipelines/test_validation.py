@@ -62,8 +62,8 @@ CASES = {
         {4: "'env' must be a mapping, not ['DB_TOKEN=***']"},
     ),
     "a secret in a mapping": (
-        "a: {type: task, command: {token: hush}, next: success}",
-        {4: "'command' must be text, not {'token': '***'}"},
+        "a: {type: task, command: {token: hush, a: [{key: [hush]}]}, next: success}",
+        {4: "'command' must be text, not {'token': '***', 'a': [{'key': '***'}]}"},
     ),
     "attempts": (
         "a: {type: task, command: m.f, max_attempts: 0, next: success}",
