@@ -151,6 +151,8 @@ def _options_of(
 
 _BYPASSES = ("overlay", "pod_template", "job_definition", "volumes", "init_containers", "sidecars", "by_role")
 """Options that could do the same as locked ones, or override them; tasks cannot use them if any option is locked."""
+_OUTSIDE = {"setup": ("container", "container_mounts")}
+"""Options that run commands before the container starts, and the options whose lock they would bypass."""
 
 
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
@@ -173,8 +175,10 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
             raise InvalidAppError(
                 f"connection {conn_id!r} locks {name!r}, which is not an option of {options.backend!r}; fix the name"
             )
-    bypasses = {schema.registered_name(name) for name in _BYPASSES}
-    locked = {schema.registered_name(name) for name in options.locked} | bypasses
+    locked = {schema.registered_name(name) for name in options.locked}
+    outside = [name for name, bypassed in _OUTSIDE.items() if locked & {*bypassed}]
+    bypasses = {schema.registered_name(name) for name in (*_BYPASSES, *outside)}
+    locked |= bypasses
     for name in given:
         if (known := schema.registered_name(name)) is not None and known in locked:
             reason = (

@@ -93,6 +93,10 @@ def _in_words(name: str, value: object) -> str:
     return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}".rstrip()
 
 
+_KINDS = ("string", "number", "boolean", "object", "array", "null")
+"""The types of JSON, for an item of a plug-in that may have any."""
+
+
 def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema in the format of Airflow's widgets: one level, with "null" among the types."""
     flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
@@ -100,10 +104,11 @@ def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     for choice in schema.get("anyOf", ()):
         if choice.get("type") != "null":
             flat.update(choice)
-    choices = flat.get("items", {}).get("anyOf")
-    if choices is not None:
+    items = flat.get("items")
+    if items is not None and "type" not in items:
         # Airflow treats items without a type as texts, one per line: an object would become the text of an object.
-        flat["items"] = {"type": [choice["type"] for choice in choices]}
+        kinds = [choice.get("type") for choice in items.get("anyOf", ())]
+        flat["items"] = {"type": kinds if kinds and all(kinds) else [*_KINDS]}
     kind = flat.get("type", "string")
     if kind == "boolean" and schema.get("default") is not False:
         # A switch has only two positions: it would show "off" for an unset option whose default is on.

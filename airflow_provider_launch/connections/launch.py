@@ -31,6 +31,7 @@ from airflow_provider_launch.schedulers import (
 )
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.schedulers.structured_opts import checked_options
+from airflow_provider_launch.specs import cases
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ class LaunchConnection:
                 f"not {type(placeholders).__name__}"
             )
         try:
-            return replace(self._options(extras), placeholders=dict(placeholders or {}))
+            found = self._options(extras)
+            self._refuse_programs(found.params)
+            return replace(found, placeholders=dict(placeholders or {}))
         except InvalidAppError as error:
             raise InvalidAppError(f"connection {self.conn_id!r}: {error}") from error
 
@@ -125,17 +128,13 @@ class LaunchConnection:
             scheduler = None if self._conn_type in CONNECTION_TYPES else plugin_scheduler(self._conn_type)
             if scheduler is not None:
                 return typed_plugin_options(extras, scheduler)
-            options = plugin_options(extras)
-            if (named := BACKENDS.get(options.backend)) is not None:
-                self._refuse_programs(checked_options(named.connection_options()).registered(options.params))
-            return options
+            return plugin_options(extras)
         info = BACKENDS[self.backend]
         # By registered name, because `kubeconfigSecret` and `sshConnId` are options, too.
         extras = checked_options(info.connection_options()).registered(extras)
         extras = with_named_connections(extras, self._find)
         if self.backend == "aws_batch":
             refuse_extras_of_aws(extras)
-        self._refuse_programs(extras)
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
         identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
         if params.get("aws_conn_id"):
@@ -145,12 +144,19 @@ class LaunchConnection:
         locked = tuple(params.get("locked") or ())
         return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)
 
-    def _refuse_programs(self, extras: Mapping[str, Any]) -> None:
-        """Refuse a kubeconfig in the connection that starts programs, unless the deployment allows it."""
-        if extras.get("kubeconfig_secret") and not self.deployment.allow_kubeconfig_exec:
+    def _refuse_programs(self, params: Mapping[str, Any]) -> None:
+        """Refuse a kubeconfig in the connection that starts programs, unless the deployment allows it.
+
+        In any spelling, and also for a plug-in, which may extend the scheduler of Kubernetes.
+        """
+        given = [
+            text for name, text in params.items() if cases.camel_to_snake(str(name)) == "kubeconfig_secret" and text
+        ]
+        if given and not self.deployment.allow_kubeconfig_exec:
             from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
 
-            refuse_programs(str(extras["kubeconfig_secret"]))
+            for text in given:
+                refuse_programs(str(text))
 
     # ---- scheduler -------------------------------------------------------------------------------------------
 

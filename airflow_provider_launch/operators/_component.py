@@ -46,8 +46,9 @@ def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> 
     literals = task._literals  # noqa: SLF001 - part of the operator
     if literals is None or not _is_hydra(function):
         return
-    given = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs
-    defaults = bound_args(function, {"config_name": ""}, _defaults(task)).kwargs
+    of_deployment = _defaults(task)
+    given = bound_args(function, _arguments(task.component_args), of_deployment).kwargs
+    defaults = bound_args(function, {}, {"config_name": "", **of_deployment}).kwargs
     # Also as a part of an argument: `--config_dir=conf`.
     written = {*literals, *(text.partition("=")[2] for text in literals if "{" not in text)}
     check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, written)

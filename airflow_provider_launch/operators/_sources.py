@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ class Sources:
     def _is_field_of_dag_file(self, text: str) -> bool:
         if self._foreign is not None:
             return text in (self._literals or ()) or not any(
-                FIELD_PATH in each and each in text for each in self._foreign
+                FIELD_PATH in each and _shares(text, each) for each in self._foreign
             )
         # The rest of a field may be a template: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
         return self._literals is None or any(
@@ -90,10 +91,28 @@ class Sources:
 
     def _is_of_dag_file(self, location: str) -> bool:
         if self._foreign is not None:
-            return location in (self._literals or ()) or not any(
-                text == location or (len(text) >= _SHORTEST_PART and text in location) for text in self._foreign
-            )
+            return location in (self._literals or ()) or not any(_shares(location, text) for text in self._foreign)
         return self._literals is None or location in self._literals
+
+
+def _shares(given: str, foreign: str) -> bool:
+    """Return whether a text of an app contains a text from a run, or is a part of one, as in `--file=/path`.
+
+    A folder is not the part of a path in it: a run may name `/project/train.py` of the workspace `/project`.
+    """
+    if given == foreign:
+        return True
+    whole = _unquoted(given)
+    parts = [_unquoted(part) for part in (foreign, foreign.partition("=")[2])]
+    if any(len(part) >= _SHORTEST_PART and part in whole for part in parts):
+        return True
+    ends = re.compile(rf"{re.escape(whole)}/*(?![\w./~+%-])")
+    return len(whole) >= _SHORTEST_PART and any(map(ends.search, parts))
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without signs that a parser adds or removes: a `$` of data is doubled in a field with macros."""
+    return text.replace("\\", "").replace("$", "")
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:

@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers.backends import BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import checked_options
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.mounts import parse_mount
+from airflow_provider_launch.specs.type_check import shown
 from airflow_provider_launch.util.entrypoints import find
 
 PLUGINS_GROUP = "airflow_provider_launch.executors"
@@ -30,6 +31,8 @@ _ON_THIS_HOST = [name for name, info in BACKENDS.items() if info.in_containers a
 _TEMPLATES = ("image", "mounts", "python", "shell", "shell_options", "code_dir", "data_dir", "data_volume")
 _NUMBERS = ("cpu", "gpu", "memory_mb", "replicas")
 """Settings that are templates, besides `env` and the options of the scheduler. The others shape the DAG."""
+_MOST_DIGITS = 18
+"""Maximum digits of a number that a run gives; Python refuses to read thousands of them."""
 _GONE = {name: info.executor for info in BACKENDS.values() for name in info.executors[1:]}
 
 
@@ -301,9 +304,11 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
             continue
         text = str(render(value)).strip()
         rule = rules_of(ExecutorSettings)[name]
-        found[name], reasons = rule.check(int(text) if text.isdecimal() else text)
+        found[name], reasons = rule.check(int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text)
         if reasons:
-            raise InvalidAppError(f"setting {name!r} must be {rule.expected}; its template {value!r} gave {text!r}")
+            raise InvalidAppError(
+                f"setting {name!r} must be {rule.expected}; its template {value!r} gave {shown(text)}"
+            )
     return dataclasses.replace(settings, **found)
 
 

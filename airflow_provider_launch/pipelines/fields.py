@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_document
 from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ Inner = Callable[["Rule", Hashable], Any]
 def as_list(value: Any) -> Any:
     """Return a list; anything else becomes the only item."""
     return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a problem, which all users of Airflow see: without secrets, and not long."""
+    return shown(_masked(value))
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: MASK if item and is_secret_name(str(key)) else _masked(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not all(isinstance(item, str) for item in value):
+        return [_masked(item) for item in value]
+    return masked_document(value)
 
 
 def _with_text_keys(value: Any) -> Any:
@@ -80,7 +94,7 @@ class Rule:
         """Yield what is wrong, each as the end of a sentence that starts with the name of the field."""
         found = error.errors(include_url=False)
         for item in found[:MOST_PROBLEMS]:
-            given = shown(item["input"])
+            given = _shown(item["input"])
             if item["type"] == "value_error":
                 yield f"{given} {item['ctx']['error']}", item["loc"]
             elif item["type"] == "literal_error" and len(found) == 1:
@@ -91,9 +105,9 @@ class Rule:
             else:
                 at = item["loc"][:1]
                 if at and isinstance(at[0], int) and isinstance(value, list):
-                    yield f"must be {self.expected}, not {shown(value[at[0]])}", at
+                    yield f"must be {self.expected}, not {_shown(value[at[0]])}", at
                 else:
-                    yield f"must be {self.expected}, not {shown(value)}", ()
+                    yield f"must be {self.expected}, not {_shown(value)}", ()
                 return
 
 
@@ -143,7 +157,7 @@ class Fields:
         self.is_mapping = isinstance(found, Mapping)
         self.data: Mapping[Any, Any] = found if self.is_mapping else {}
         if not self.is_mapping:
-            self.wrong(None, f"must be a mapping, not {'nothing' if found is None else shown(found)}")
+            self.wrong(None, f"must be a mapping, not {'nothing' if found is None else _shown(found)}")
 
     def part(self, key: Hashable) -> Fields:
         """Return the mapping in a field."""

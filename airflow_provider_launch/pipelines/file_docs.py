@@ -14,12 +14,13 @@ import yaml
 
 from airflow_provider_launch.pipelines.document import read_text
 from airflow_provider_launch.pipelines.model import PipelineModel, steps_of
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_text
 
 LARGEST_SHOWN = 64 * 1024
 """Characters of a file that are shown, because the DAG with its documentation is a row of Airflow's database."""
 _NAMES_ONLY = "secrets"
 """The field of a step whose values name secrets."""
+_COMMENT = re.compile(r"#[# \t-]*([^\n]*)")
 
 
 def docs_of_files(path: Path, model: PipelineModel) -> str:
@@ -45,11 +46,14 @@ def _section(path: Path, folder: Path) -> str:
 
 
 def masked_yaml(text: str) -> str:
-    """Return valid YAML with `***` for the values of secret-looking keys, and for secrets inside other values."""
+    """Return the text with `***` for the values of secret-looking keys and flags, and for secrets inside others."""
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    scalars: list[tuple[int, int]] = []
+    found = [*_replacements(root, text, scalars)]
+    found += _comments(text, sorted(scalars))
     done = 0
     parts = []
-    for start, end, shown in sorted(_replacements(root, text)):
+    for start, end, shown in sorted(found):
         # The value of a secret has no other replacements, but an alias leads to one twice.
         if start >= done:
             parts += [text[done:start], shown]
@@ -57,7 +61,8 @@ def masked_yaml(text: str) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _replacements(root: yaml.Node | None, text: str) -> Iterator[tuple[int, int, str]]:
+def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and new text of the parts with secrets, and add the span of each scalar to a list."""
     waiting = [] if root is None else [root]
     seen = set()
     while waiting:
@@ -67,16 +72,57 @@ def _replacements(root: yaml.Node | None, text: str) -> Iterator[tuple[int, int,
             continue
         seen.add(id(node))
         start, end = node.start_mark.index, node.end_mark.index
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == _NAMES_ONLY:
-                    continue
-                if isinstance(key.value, str) and is_secret_name(key.value) and value.value:
-                    space = re.search(r"\s*\Z", text[value.start_mark.index : value.end_mark.index])
-                    yield value.start_mark.index, value.end_mark.index, f"{MASK}{space[0] if space else ''}"
-                else:
-                    waiting.append(value)
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif (masked := masked_text(text[start:end])) != text[start:end]:
-            yield start, end, masked
+        if _is_text(node):
+            scalars.append((start, end))
+            if (masked := masked_text(text[start:end])) != text[start:end]:
+                yield start, end, masked
+            continue
+        is_list = isinstance(node, yaml.SequenceNode)
+        for part, masked in _items(node) if is_list else _values(node):
+            if not masked:
+                waiting.append(part)
+            else:
+                # With the space at the end of a node, such as that of a block.
+                space = re.search(r"\s*\Z", text[part.start_mark.index : part.end_mark.index])
+                seen.add(id(part))
+                yield part.start_mark.index, part.end_mark.index, f"{masked}{space[0] if space else ''}"
+
+
+def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield each item, and the text in place of an argument with a secret: also of one after `--password`."""
+    if not all(map(_is_text, node.value)):
+        yield from ((item, "") for item in node.value)
+        return
+    texts = [item.value for item in node.value]
+    for item, text, masked in zip(node.value, texts, masked_args(texts), strict=True):
+        yield item, "" if masked == masked_text(text) else masked
+
+
+def _values(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield each key and value, and the text in place of the value of a secret."""
+    own = next((value.value for key, value in node.value if key.value == "name"), "")
+    for key, value in node.value:
+        yield key, ""
+        # `{name: PASSWORD, value: x}` is the form of variables in a pod.
+        name = own if key.value == "value" else key.value
+        if key.value == _NAMES_ONLY and not _is_text(value):
+            for part in value.value:
+                yield from ((each, "") for each in (part if isinstance(part, tuple) else (part,)))
+        else:
+            is_secret = isinstance(name, str) and name != _NAMES_ONLY and is_secret_name(name) and value.value
+            yield value, MASK if is_secret else ""
+
+
+def _is_text(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode)
+
+
+def _comments(text: str, scalars: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
+    """Yield the comments with secrets: those of values that were commented out, too."""
+    at = 0
+    for start, end in [*scalars, (len(text), len(text))]:
+        # A `#` between two scalars begins a comment.
+        for found in _COMMENT.finditer(text, at, max(at, start)):
+            if (masked := masked_text(found[1])) != found[1]:
+                yield *found.span(1), masked
+        at = max(at, end)

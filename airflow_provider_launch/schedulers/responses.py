@@ -111,20 +111,26 @@ def describe_each(
         caught: errors that are the answers of their apps; others are raised.
     """
     ids = list(app_ids)
-    if not ids:
-        return {}
-    try:
-        found = describe_many(ids)
-        return {app_id: found.get(app_id) for app_id in ids}
-    except caught as error:
-        if is_outage(error) or len(ids) == 1:
-            return dict.fromkeys(ids, error)
-        texts = error.texts if isinstance(error, AppUnavailableError) else {}
-        answers: dict[str, Answer] = {app_id: AppUnavailableError(texts[app_id]) for app_id in ids if app_id in texts}
-    rest = [app_id for app_id in ids if app_id not in answers]
-    half = 0 if answers else len(rest) // 2
-    for part in (rest[:half], rest[half:]):
-        answers |= describe_each(describe_many, part, caught)
+    answers: dict[str, Answer] = {}
+    waiting = [ids]
+    # Without recursion, because a plug-in may name each of a thousand damaged apps with an error of its own.
+    while waiting:
+        part = waiting.pop()
+        if not part:
+            continue
+        try:
+            found = describe_many(part)
+            answers |= {app_id: found.get(app_id) for app_id in part}
+        except caught as error:
+            if is_outage(error) or len(part) == 1:
+                answers |= dict.fromkeys(part, error)
+                continue
+            texts = error.texts if isinstance(error, AppUnavailableError) else {}
+            named = {app_id: AppUnavailableError(texts[app_id]) for app_id in part if app_id in texts}
+            answers |= named
+            rest = [app_id for app_id in part if app_id not in named]
+            half = 0 if named else len(rest) // 2
+            waiting += [rest[half:], rest[:half]]
     return {app_id: answers[app_id] for app_id in ids}
 
 

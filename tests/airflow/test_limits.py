@@ -75,6 +75,15 @@ def test_options_that_could_do_the_same_as_locked_ones_are_locked_too(define, na
     assert define("launch_kubernetes").merged_cfg({name: value})[name] == value
 
 
+@pytest.mark.parametrize("locked", ["container", "containerMounts"])
+def test_commands_outside_of_a_container_are_locked_with_it(define, locked: str) -> None:
+    """They run on the node, and could also mount its directories by a variable of apptainer."""
+    setup = ["export APPTAINER_BIND=/:/host"]
+    with pytest.raises(InvalidRunConfigException, match=r"'setup' is locked by connection 'c'.*setup could override"):
+        define("launch_slurm", locked=[locked]).merged_cfg({"setup": setup})
+    assert define("launch_slurm", locked=["partition"]).merged_cfg({"setup": setup})["setup"] == setup
+
+
 def test_only_options_can_be_locked(define) -> None:
     """A misspelt name would lock no option without being noticed."""
     with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is not an option of 'docker'"):

@@ -9,17 +9,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import airflow
 import jsonschema
 import pytest
 
+from airflow_provider_launch.connections.forms import connection_form
 from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.step_operator import StepOperator
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.schedulers.local.options import LocalConnection
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from tests.airflow.versions import HAS_CONN_FIELDS
 
@@ -143,6 +146,16 @@ def test_a_list_of_names_or_objects_is_edited_as_json() -> None:
 
     assert fields["image_pull_secrets"]["schema"]["items"] == {"type": ["string", "object"]}
     assert fields["container_logs"]["schema"]["items"] == {"type": "string"}
+
+
+@pytest.mark.parametrize("hint", [list[Any], list[str | Any]])
+def test_a_list_of_a_plug_in_may_have_any_items(hint) -> None:
+    """Without its form, the provider of the plug-in would not load."""
+    plug_in = dataclasses.make_dataclass("PlugIn", [("more", hint | None, None)], bases=(StructuredOpts,), frozen=True)
+
+    types = connection_form(plug_in, plug_in)["more"]["schema"]["items"]["type"]
+
+    assert {"string", "object", "array"} <= {*types}
 
 
 @pytest.mark.parametrize("conn_type", TYPES)

@@ -107,6 +107,35 @@ def test_a_function_that_hands_on_a_text_of_a_run_opens_nothing(secret, monkeypa
     assert REFUSED in str(found.error)
 
 
+@pytest.mark.parametrize("how", ["override", "quoted", "key", "argument", "dollar"])
+def test_a_component_that_reads_a_path_in_a_text_of_a_run_opens_nothing(secret, tmp_path, monkeypatch, how) -> None:
+    (tmp_path / "one.yaml").write_text(CONFIG_OF_HYDRA)
+    (tmp_path / "a b").symlink_to(secret)
+    text = {
+        "override": f"+app.roles.0.metadata.docker={secret}",
+        "quoted": f"+app.roles.0.metadata.docker={tmp_path}/a\\ b",
+        "key": f"+app.roles.0.metadata={{docker: {secret}}}",
+        "argument": str(secret),
+        "dollar": "+app.roles.0.metadata.docker='http://127.0.0.1:9/$x'",
+    }[how]
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", text)
+    given = "{{ var.value.place }}"
+    args = [f"--overlay={given}"] if how == "argument" else ["-cd", str(tmp_path), "-cn", "one", given]
+
+    found = ran(component=f"{__name__}:made_of" if how == "argument" else "utils.hydra", component_args=args)
+
+    assert found.state == "failed"
+    assert REFUSED in str(found.error)
+
+
+CONFIG_OF_HYDRA = """
+app:
+  _target_: airflow_provider_launch.specs.AppDef
+  name: app
+  roles: [{_target_: airflow_provider_launch.specs.Role, name: main, image: i, entrypoint: x}]
+"""
+
+
 @pytest.mark.parametrize("how", ["app", "dict", "function", "component"])
 def test_files_that_the_dag_file_names_are_opened(secret, how: str) -> None:
     """The launch continues to the engine, which does not exist."""
@@ -363,6 +392,30 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
         Sources([]).check("x", str(tmp_path / "allowed" / "link"), "x")
 
 
+@pytest.mark.parametrize(
+    ("location", "text", "is_allowed"),
+    [
+        ("/data/a", "--file=/data/a", False),
+        ("/data/a/b", "--dir=/data/a", False),
+        ("http://host/$$$$a", "http://host/$$a", False),
+        ("/data/a", "--file=/data/b", True),
+        ("/data/a", "--n=/d", True),
+        ("/data/a", "cat '/data/a'", False),
+        ("/data/a", "cp /data/a/ /b", False),
+        ("/data/a", "python /data/a/train.py", True),
+        ("/data/a", "python /data/a.py /data/abc", True),
+        ("/", "--file=/data/b", True),
+    ],
+)
+def test_a_path_in_an_argument_from_a_run(location: str, text: str, is_allowed: bool) -> None:
+    sources = Sources(set(), {text})
+    if is_allowed:
+        sources.check(location, location, "x")
+    else:
+        with pytest.raises(InvalidAppError, match=REFUSED):
+            sources.check(location, location, "x")
+
+
 def test_text_of_an_xcom_is_not_text_of_the_dag_file() -> None:
     given = {"a": ["one", (seen := {"b": "two"})], "c": Workspace({"three": ""})}
 
@@ -391,13 +444,18 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     assert not (tmp_path / "opened").exists()
 
 
-@pytest.mark.parametrize("how", ["mapping", "list", "list with ="])
+@pytest.mark.parametrize("how", ["mapping", "list", "list with =", "configuration"])
 def test_a_config_of_hydra_in_the_dag_file_is_read(tmp_path, monkeypatch, how: str) -> None:
     (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
     monkeypatch.setitem(support.RUN, "conf", {"n": "1"})
     override = "+n={{ dag_run.conf['n'] }}"
     if how == "mapping":
         args: Any = {"config_dir": str(tmp_path), "config_name": "one", "overrides": [override]}
+    elif how == "configuration":
+        file = tmp_path / "launchconfig"
+        file.write_text(f"[component:utils.hydra]\nconfig_dir = {tmp_path}\nconfig_name = one\n")
+        monkeypatch.setenv("AIRFLOW__LAUNCH__CONFIG_FILE", str(file))
+        args = [override]
     elif how == "list":
         args = ["--config_dir", str(tmp_path), "--config_name", "one", override]
     else:

@@ -96,6 +96,14 @@ def test_an_override_names_neither_code_nor_another_file(hydra, tmp_path, overri
         ["app.name=${oc.env:WORKER_SECRET}"],
         ["app.name='\\${oc.env:WORKER_SECRET}'"],
         ["app.roles.0.args=['a ${oc.env:WORKER_SECRET}']"],
+        ["app.name=$\\{oc.env:WORKER_SECRET\\}"],
+        ["+app.metadata.x={a: [$\\{oc.env:WORKER_SECRET\\}]}"],
+        [
+            "+a='{_tar'",
+            "+b='get_: builtins.open, _args_: [FILE, w]}'",
+            "+c=$\\{a\\}$\\{b\\}",
+            "app.name=$\\{oc.create:$\\{oc.decode:$\\{c\\}\\}\\}",
+        ],
         ["+part=_tar", "app.name='${oc.create:${oc.decode:\"{${part}get_: builtins.open, _args_: [FILE, w]}\"}}'"],
         ["hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
         ["++hydra.searchpath=[file://ELSEWHERE]", "+group=evil"],
@@ -115,6 +123,26 @@ def test_an_override_is_data(hydra, tmp_path, monkeypatch, overrides):
         hydra(
             "-cn", "one", *(each.replace("FILE", str(file)).replace("ELSEWHERE", str(elsewhere)) for each in overrides)
         )
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("target", ["${cls}", "builtins.${part}", "${oc.env:NOT_SET,${cls}}"])
+def test_an_override_does_not_choose_the_function_of_an_open_config(hydra, tmp_path, target):
+    file = tmp_path / "opened"
+    role = "_target_: airflow_provider_launch.specs.Role"
+    text = CONFIG.replace(role, f"_target_: {target}").replace("name: r", "_args_: [x, w]")
+    (tmp_path / "open.yaml").write_text(f"cls: {role.partition(' ')[2]}\npart: open\n{text}")
+    (tmp_path / "through.yaml").write_text(
+        f"cls: builtins.dict\npart: dict\nall: {{_target_: '{target}'}}\n"
+        + CONFIG.replace("name: from-config", "metadata: ${all}\n  name: x")
+    )
+    override = "part=open" if "part" in target else "cls=builtins.open"
+
+    with pytest.raises(InvalidAppError, match=r"an override chooses the function 'builtins\.open'"):
+        hydra("-cn", "open", override, f"app.roles.0._args_=['{file}', w]")
+    with pytest.raises(InvalidAppError, match=r"an override chooses the function 'builtins\.open'"):
+        hydra("-cn", "through", override, f"+all._args_=['{file}', w]")
+    assert hydra("-cn", "through", "n=3", "+all.x=value").metadata == {"x": "value"}
     assert not file.exists()
 
 
@@ -138,11 +166,33 @@ def test_an_override_that_cannot_be_parsed_is_named(hydra):
         hydra("-cn", "one", "app.name=[")
 
 
+def test_an_override_that_is_nested_too_deep_is_refused(hydra):
+    """The parser needs a minute for thousands of brackets."""
+    app = hydra("-cn", "one", f"+app.metadata.x={'[' * 50}{']' * 50}")
+    with pytest.raises(InvalidAppError, match="more than 50 levels deep"):
+        hydra("-cn", "one", f"+app.metadata.x={'[{a: ' * 1500}{'}]' * 1500}")
+
+    assert str(app.metadata["x"]).count("[") == 50
+
+
 def test_a_config_outside_of_the_directory_is_refused(hydra, tmp_path):
     (tmp_path.parent / "outside.yaml").write_text(CONFIG)
 
     with pytest.raises(InvalidAppError, match="outside of config_dir"):
         hydra("-cn", "../outside")
+
+
+@pytest.mark.parametrize("value", ["../../outside", "[a,../../outside]"])
+def test_a_group_of_a_search_path_leads_to_no_other_file(hydra, tmp_path, value):
+    """The author of the config may have groups in other directories."""
+    (tmp_path / "more" / "group").mkdir(parents=True)
+    (tmp_path / "more" / "group" / "a.yaml").write_text("# @package app\nname: from-group\n")
+    (tmp_path / "outside.yaml").write_text("# @package app\nname: from-outside\n")
+    (tmp_path / "searched.yaml").write_text(f"hydra: {{searchpath: ['file://{tmp_path}/more']}}\n{CONFIG}")
+
+    assert hydra("-cn", "searched", "+group=a").name == "from-group"
+    with pytest.raises(InvalidAppError, match="outside of config_dir"):
+        hydra("-cn", "searched", f"+group={value}")
 
 
 def test_overrides_choose_groups_and_relative_paths(hydra, tmp_path):

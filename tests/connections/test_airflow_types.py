@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.connections import plugin_types
 from airflow_provider_launch.connections.airflow_types import extras_of
 from airflow_provider_launch.connections.definition import Definition, read_definition
 from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.launch import LaunchConnection
+from airflow_provider_launch.connections.plugin_types import CONNECTIONS_GROUP
+from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
@@ -62,13 +66,18 @@ def test_a_kubeconfig_in_the_connection_may_not_start_programs() -> None:
 
 
 @pytest.mark.parametrize("name", ["kubeconfig_secret", "kubeconfigSecret"])
-@pytest.mark.parametrize("is_named", [False, True], ids=["type of the engine", "scheduler by name"])
-def test_no_spelling_of_a_kubeconfig_may_start_programs(name: str, is_named: bool) -> None:
+@pytest.mark.parametrize("how", ["type of the engine", "scheduler by name", "plug-in by name", "type of a plug-in"])
+def test_no_spelling_of_a_kubeconfig_may_start_programs(monkeypatch, name: str, how: str) -> None:
+    """A plug-in may extend the scheduler of Kubernetes, with its connection."""
     user = {"name": "u", "user": {"exec": {"command": "sh"}}}
     extra: dict[str, Any] = {name: json.dumps({**KUBECONFIG, "users": [user]})}
-    conn_type = "launch" if is_named else "launch_kubernetes"
+    conn_type = {"type of the engine": "launch_kubernetes", "type of a plug-in": "launch_more"}.get(how, "launch")
+    of_plug_in = EntryPoint("launch_more", f"{KubernetesScheduler.__module__}:KubernetesScheduler", CONNECTIONS_GROUP)
+    monkeypatch.setattr(plugin_types, "_types_on", lambda _path: {"launch_more": of_plug_in})
+    if conn_type == "launch":
+        extra = {"scheduler": "kubernetes" if "scheduler" in how else "more_kubernetes", "params": extra}
     with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
-        params(conn_type, extra={"scheduler": "kubernetes", "params": extra} if is_named else extra)
+        params(conn_type, extra=extra)
 
 
 def test_any_spelling_names_another_connection() -> None:

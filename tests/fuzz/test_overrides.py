@@ -26,7 +26,8 @@ app:
 SECRET = "hush-of-the-worker"
 WHOLE = st.sampled_from([
     "${oc.env:WORKER_SECRET}", "{oc.env:WORKER_SECRET}", "${part}", "${launch.app_id:}", "x",
-    "{_target_: builtins.open, _args_: [OPENED, w]}", "[file://ELSEWHERE]", "../group/evil",
+    "$\\{oc.env:WORKER_SECRET\\}", "{_target_: builtins.open, _args_: [OPENED, w]}", "[file://ELSEWHERE]",
+    "../group/evil",
     '${oc.create:${oc.decode:"{_tar${empty}get_: builtins.open, _args_: [OPENED, w]}"}}',
 ])  # fmt: skip
 PARTS = st.sampled_from([

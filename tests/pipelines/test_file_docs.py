@@ -95,6 +95,12 @@ def test_a_file_that_is_too_large_is_named(write) -> None:
         ("tokens: [a, b]  # c\nq: 1\n", "tokens: ***  # c\nq: 1\n"),
         ("ä: ü\nurl: 'postgres://u:pw@h/d'\n", "ä: ü\nurl: 'postgres://u:***@h/d'\n"),
         ("a: &x {token: t}\nb: *x\npassword: *x\n", "a: ***\nb: *x\npassword: *x\n"),
+        ("args: [--password, 'x y', \"TOKEN=a b\", -v]\n", "args: [--password, ***, TOKEN=***, -v]\n"),
+        ("args:\n- --api-key\n- |\n  x\n- y\n", "args:\n- --api-key\n- ***\n- y\n"),
+        ("env: [{name: PASSWORD, value: x}, {name: A, value: x}]\n", "env: [{name: PASSWORD, value: ***}, {name: A, value: x}]\n"),
+        ("# password: x\na: 'b # c'  # token=x #1\n# - DB_KEY: y", "# password: ***\na: 'b # c'  # token=*** #1\n# - DB_KEY: ***"),
+        ("secrets: {config: {password: x}, TOKEN: name}\n", "secrets: {config: {password: ***}, TOKEN: name}\n"),
+        ("? {password: x}\n: y\n", "? {password: ***}\n: y\n"),
         # Names of secrets are none.
         ("secrets: {TOKEN: my_variable}\nlist: {secrets: [token]}\n", None),
         ("token:\nempty: {password: }\n", None),

@@ -161,7 +161,7 @@ def test_the_page_lists_each_setting_that_is_no_template(checkout):
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", ["-1", "many", "1.5", ""])
+@pytest.mark.parametrize("value", ["-1", "many", "1.5", "", pytest.param("9" * 5000, id="long")])
 def test_a_template_that_gives_no_number_is_named(write, name, value):
     path = write(one(command="m.f", executor={"type": "local", "config": {name: "{{ params.n }}"}}))
 

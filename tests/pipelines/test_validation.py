@@ -53,6 +53,18 @@ CASES = {
         {4: "'bash' is not a valid command_type"},
     ),
     "shell as python": ("a: {type: task, command: echo hi, next: success}", {4: "add 'command_type: shell'"}),
+    "a secret in a list": (
+        "a: {type: task, command: m.f, args: [--password, hush], next: success}",
+        {4: "'args' must be a mapping, not ['--password', '***']"},
+    ),
+    "a secret in a setting": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {env: [DB_TOKEN=hush]}}, next: success}",
+        {4: "'env' must be a mapping, not ['DB_TOKEN=***']"},
+    ),
+    "a secret in a mapping": (
+        "a: {type: task, command: {token: hush, a: [{key: [hush]}]}, next: success}",
+        {4: "'command' must be text, not {'token': '***', 'a': [{'key': '***'}]}"},
+    ),
     "attempts": (
         "a: {type: task, command: m.f, max_attempts: 0, next: success}",
         {4: "whole number of at least 1, not 0"},

@@ -75,6 +75,19 @@ def test_apps_that_the_error_names_are_left_out_of_the_next_call() -> None:
     assert len(describe.calls) == 2
 
 
+def test_a_plug_in_may_name_each_of_many_apps_with_its_own_error() -> None:
+    names = [f"bad{number}" for number in range(2000)]
+
+    def fail(ids: list[str]) -> None:
+        if name := next((name for name in ids if name.startswith("bad")), ""):
+            raise AppUnavailableError("damaged", texts={name: f"{name} is damaged"})
+
+    answers = describe_each(Describe(fail), [*names, "n1"])
+
+    assert readable(answers) == ["n1"]
+    assert {str(answers[name]) for name in names} == {f"{name} is damaged" for name in names}
+
+
 def test_an_error_that_names_only_other_apps_names_none_of_these() -> None:
     """A plug-in that answers so must not be called without end."""
     error = AppUnavailableError("other is damaged", texts={"other": "damaged"})

@@ -155,7 +155,11 @@ def test_variables_that_apptainer_replaces_are_refused_with_it(name) -> None:
         request(role, container="apptainer")
 
 
-@pytest.mark.parametrize("name", ["APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_MOUNT"])
+@pytest.mark.parametrize(
+    "name",
+    ["APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_MOUNT", "APPTAINER_HOME", "SINGULARITY_WORKDIR",
+     "APPTAINER_OVERLAY", "APPTAINER_CONTAINLIBS", "APPTAINER_FUSESPEC", "APPTAINER_DATA"],
+)  # fmt: skip
 def test_variables_do_not_mount_directories(name) -> None:
     """A connection may lock the option, and a run may choose the app."""
     role = Role("a", "/image.sif", entrypoint="true", env={name: "/:/host"})
@@ -163,6 +167,16 @@ def test_variables_do_not_mount_directories(name) -> None:
     with pytest.raises(InvalidAppError, match=f"'{name}' mounts directories into the container; use the option"):
         request(role, container="apptainer")
     assert request(role).roles
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "BASH_ENV"])
+def test_variables_do_not_run_code_outside_of_the_container(name) -> None:
+    role = Role("a", "/image.sif", entrypoint="true", env={name: "${img_root}/evil.so"})
+
+    with pytest.raises(InvalidAppError, match=f"'{name}' acts on apptainer itself.*; use APPTAINERENV_{name} for"):
+        request(role, container="apptainer")
+    assert request(role).roles
+    assert request(role, container="pyxis").roles
 
 
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_the_outcome_of_an_attempt(ends: str, services: str, expected: str) -> N
     done = ran(ends, "outcome 0 0", launch_services=services)
 
     assert (done.stdout.strip(), done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("name", [b"08", b"x[$(touch evil)]", b"x\xff", b"9999999", b"1 2"])
+def test_other_entries_of_a_program_are_no_attempts(tmp_path: Path, name: bytes) -> None:
+    """In arithmetic, bash would run commands in a name, and leave the loop of the script at `08`."""
+    for each in (b"0", b"2", name):
+        (tmp_path / "run" / os.fsdecode(each)).mkdir(parents=True)
+    text = function("last_attempt") + "while :; do attempt=$(last_attempt); echo $((attempt + 1)); break; done"
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "3\n", done.stderr
 
 
 def test_the_index_of_times_is_fine_at_first_and_coarse_later(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ FIRST_BYTES = 16 * 1024
 _BLOCK_BYTES = 256 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 """Maximum read of the index per call: a week of output. An app can write into it; then its lines get wrong times."""
+_MOST_ENTRIES = 1_000_000
+"""Maximum entries per call, also of a week; a file of line feeds would take seconds of CPU in each call."""
 _LONGEST = 100
 """Maximum length of an entry."""
 _ENTRY = re.compile(rb"([0-9]{1,11}(?:\.[0-9]{0,9})?) ([0-9]{1,18}) ([0-9]{1,18})\r?")
@@ -76,18 +78,21 @@ def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[flo
     # The position may be inside an entry. Its rest is skipped, because the next entry covers the same lines.
     at = max(0, position - 1)
     is_partial, rest, count = position > 0, b"", FIRST_BYTES
-    until = at + _MOST_BYTES
+    until, left = at + _MOST_BYTES, _MOST_ENTRIES
     while at + len(rest) < min(index.size, until):
         block = index.read(at + len(rest), min(count, index.size - at - len(rest)))
         if not block:
             return
         count = _BLOCK_BYTES
         *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
+        for line in lines[:left]:
             found = None if is_partial or len(line) > _LONGEST else _ENTRY.fullmatch(line)
             if found:
                 yield float(found[1]), int(found[column + 1]), at
             is_partial = False
             at += len(line) + 1
+        left -= len(lines)
+        if left <= 0:
+            return
         if len(rest) > _LONGEST:
             at, rest, is_partial = at + len(rest), b"", True

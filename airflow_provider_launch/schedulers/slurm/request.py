@@ -50,8 +50,13 @@ _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNA
 _OF_APPTAINER = frozenset({"HOME", "LD_LIBRARY_PATH", "PATH"})
 """Variables that apptainer sets in a container, whatever the host has:
 https://apptainer.org/docs/user/main/environment_and_metadata.html"""
-_MOUNTS_OF_APPTAINER = re.compile("(APPTAINER|SINGULARITY)_(BIND|BINDPATH|MOUNT)")
-"""Variables that mount directories of the node, as the option `container_mounts` does, which a connection may lock."""
+_MOUNTS_OF_APPTAINER = re.compile(
+    "(APPTAINER|SINGULARITY)_(BIND|BINDPATH|MOUNT|DATA|HOME|WORKDIR|OVERLAY|OVERLAYIMAGE|CONTAINLIBS|FUSESPEC)"
+)
+"""Variables that mount directories of the node, as the option `container_mounts` does, which a connection may lock:
+https://github.com/apptainer/apptainer/blob/main/cmd/internal/cli/action_flags.go"""
+_OF_LOADER = frozenset({"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV"})
+"""Variables with which apptainer, or a script of the site that starts it, runs code outside of the container."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -380,4 +385,9 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
             raise InvalidAppError(
                 f"role {role.name!r}: env: {name!r} mounts directories into the container; use the option "
                 f"container_mounts"
+            )
+        if opts.container == "apptainer" and name in _OF_LOADER:
+            raise InvalidAppError(
+                f"role {role.name!r}: env: {name!r} acts on apptainer itself, outside of the container; use "
+                f"APPTAINERENV_{name} for the program"
             )

@@ -106,8 +106,11 @@ await_last_attempt() { # its programs may run on a node that Slurm considers los
     done
 }
 
-# A program may have made other entries, whose names bash would evaluate in arithmetic.
-last_attempt() { ls run | grep -xE '[0-9]{1,6}' | sort -n | tail -n 1; }
+# A program may have made other entries, whose names bash would evaluate in arithmetic: `08` ends its loop. As bytes: grep
+# would stop at a name that is not in its charset.
+last_attempt() {
+    ls run | LC_ALL=C grep -axE '0|[1-9][0-9]{0,5}' | sort -n | tail -n 1
+}
 
 choose_ports() {
     local used name port hex
