@@ -60,6 +60,13 @@ def test_locations_lead_to_the_values(given, copied, values) -> None:
     assert hidden_values(given.roles, copied, places) == values
 
 
+@pytest.mark.parametrize("flag", ["--token=", "--token ", "--api-key '"], ids=["equals", "blank", "quoted"])
+def test_the_value_of_a_flag_in_a_command_is_masked(flag: str) -> None:
+    given = app(args=["-c", f"login {flag}hush-variable' && train"])
+
+    assert "hush-variable" in hidden_values(given.roles, {}, [])
+
+
 def test_an_app_without_secrets_has_no_locations() -> None:
     """Then a trigger asks nothing more."""
     assert places_of(app({"X": "1", "LAUNCH": "2"}, ["-v"]), {"main": {"PATH": "/bin"}}) == []
