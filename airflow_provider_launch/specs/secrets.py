@@ -30,7 +30,7 @@ _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
     r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
 )
-_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--(?P<name>[A-Za-z][\w.\-]*)[ \t]+(?!-)")
+_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
 _VALUE = re.compile(
     r"""\\+"(?P<escaped>[^"\\]*)"""
     r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
