@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +86,14 @@ def hidden_in_fields(value: Any, name: str = "") -> set[str]:
     return forms_of(_hidden_in_field(value, name))
 
 
+def hidden_in_arguments(value: Any) -> set[str]:
+    """Return the parts of a rendered field that look like secrets: inside of texts, in command lines, and in an `env`.
+
+    Other keys are names of parameters: `tokenizer` is not a secret.
+    """
+    return forms_of(_hidden_in_argument(value))
+
+
 def forms_of(values: Iterable[str]) -> set[str]:
     """Return the values as a program may print them, without those too short or too common to be hidden."""
     found: set[str] = set()
@@ -102,14 +109,21 @@ def forms_of(values: Iterable[str]) -> set[str]:
     return found
 
 
+def _hidden_in_argument(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from hidden_in_text(value)
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _hidden_in_field(each, "") if name == "env" else _hidden_in_argument(each)
+    elif isinstance(value, (list, tuple)):
+        yield from hidden_in_args([each for each in value if isinstance(each, str)])
+        for each in value:
+            yield from () if isinstance(each, str) else _hidden_in_argument(each)
+
+
 def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
     if isinstance(value, str):
-        if is_secret_name(name):
-            found = [value]
-        else:
-            # In most shell commands a directory follows `-p`, not a password.
-            words = [word for word in _words(value) if word != "-p"]
-            found = [*hidden_in_text(value), *hidden_in_args(words)]
+        found = [value] if is_secret_name(name) else hidden_in_text(value)
         # Skip shell variables and names of parameters.
         yield from (each for each in found if not each.startswith("$"))
     elif isinstance(value, Mapping):
@@ -119,13 +133,6 @@ def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
         yield from hidden_in_args([each for each in value if isinstance(each, str)])
         for each in value:
             yield from _hidden_in_field(each, name)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
 
 
 def _is_maskable(text: str) -> bool:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SHORTEST_PART = 3
 """Minimum length of the strings from a run that are searched in paths; shorter ones may be part of any path."""
+_OF_PATH = r"[\w./~+%-]"
+"""A character of a path."""
 
 
 class Sources:
@@ -102,17 +104,29 @@ def _shares(given: str, foreign: str) -> bool:
     """
     if given == foreign:
         return True
-    whole = _unquoted(given)
-    parts = [_unquoted(part) for part in (foreign, foreign.partition("=")[2])]
+    whole, text = _plain(given).rstrip("/"), _plain(foreign)
+    parts = [text, text.partition("=")[2].strip("'\" ")]
     if any(len(part) >= _SHORTEST_PART and part in whole for part in parts):
         return True
-    ends = re.compile(rf"{re.escape(whole)}/*(?![\w./~+%-])")
+    # A word may lead out of the folder to which a function or config adds it: `site={name: '../a'}`.
+    if any(whole.startswith(word) if word[0] == "/" else ".." in word and word in whole for word in _words(text)):
+        return True
+    # `../../etc/a` may have become `/etc/a`; a relative path starts with a word of its own.
+    start = "" if whole.startswith("/") else rf"(?<!{_OF_PATH})"
+    ends = re.compile(rf"{start}{re.escape(whole)}/*(?!{_OF_PATH})")
     return len(whole) >= _SHORTEST_PART and any(map(ends.search, parts))
 
 
-def _unquoted(text: str) -> str:
-    """Return a text without signs that a parser adds or removes: a `$` of data is doubled in a field with macros."""
-    return text.replace("\\", "").replace("$", "")
+def _words(text: str) -> list[str]:
+    return [word for word in re.findall(rf"{_OF_PATH}+", text) if len(word) >= _SHORTEST_PART]
+
+
+def _plain(text: str) -> str:
+    """Return a text without signs that a parser adds or removes: a `$` of data is doubled in a field with macros.
+
+    `//` and `/./` become `/`, as in a `Path`.
+    """
+    return re.sub(r"/(?:\.?/)+", "/", text.replace("\\", "").replace("$", ""))
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:

@@ -414,9 +414,12 @@ class LaunchAppOperator(BaseOperator):
             before = self._is_option
             self._is_option = before or self._is_option_field(content)
             try:
-                return self._render_content(content, context, jinja_env, seen_oids)
+                rendered = self._render_content(content, context, jinja_env, seen_oids)
             finally:
                 self._is_option = before
+            if content is not None and any(content is getattr(self, name, None) for name in self.template_fields):
+                _register_field(rendered)
+            return rendered
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
         is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
@@ -431,6 +434,7 @@ class LaunchAppOperator(BaseOperator):
             return _with_masks(settled_app(rendered) if marks else rendered)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
+        _register_field(self._unmarked_args)
         return self._unmarked_args
 
     def _render_content(
@@ -557,6 +561,13 @@ def _as_app(value: Any) -> AppDef:
         )
     check_app(app)
     return app
+
+
+def _register_field(value: Any) -> None:
+    """Register secrets in a rendered field, which Airflow stores before the task starts."""
+    from airflow_provider_launch._task.secrets import hidden_in_arguments, register
+
+    register(hidden_in_arguments(value))
 
 
 def _with_masks(value: Any) -> Any:

@@ -35,7 +35,9 @@ def _shown(value: Any) -> str:
 
 def _masked(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: MASK if item and is_secret_name(str(key)) else _masked(item) for key, item in value.items()}
+        # `{name: PASSWORD, value: x}` is the form of variables in a pod.
+        names = {key: str(value.get("name", "") if key == "value" else key) for key in value}
+        return {key: MASK if item and is_secret_name(names[key]) else _masked(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and not all(isinstance(item, str) for item in value):
         return [_masked(item) for item in value]
     return masked_document(value)

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.secrets import masked_text
+
+_LONGEST = 2000
+"""Maximum characters of a problem, which may quote a value of the file."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem, and how to fix it."""
+    """One problem, and how to fix it, without secrets: all users of Airflow see it."""
 
     text: str
     place: Place = field(default_factory=Place)
+
+    def __post_init__(self) -> None:
+        text = self.text if len(self.text) <= _LONGEST else f"{self.text[:_LONGEST]}..."
+        object.__setattr__(self, "text", masked_text(text))
 
     @property
     def line(self) -> int:

@@ -111,6 +111,7 @@ class StepOperator(LaunchAppOperator):
         self._note_sources(step, known.values)
         with final_errors():
             self._check_connection()
+            self._check_code_dir(step, place.settings.code_dir, [known.values, context["dag_run"].conf])
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
@@ -221,6 +222,18 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.operators._component import check_configs
 
         check_configs(component, given, self._literals or ())
+
+    def _check_code_dir(self, step: TaskStep, given: str, of_run: list[Any]) -> None:
+        """Keep a run and earlier steps from naming a folder whose files the worker imports, or copies into the app."""
+        is_imported = step.command_type == "app" and step.app is None
+        is_copied = step.catalog and (step.catalog.project or self.model.project)
+        if not (is_imported or is_copied) or not given or given == self._placement().settings.code_dir:
+            return
+        from airflow_provider_launch.operators._sources import Sources, strings_in
+
+        literals = self._literals or set()
+        foreign = {*strings_in(of_run)} - literals
+        Sources(literals, foreign).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -27,7 +27,10 @@ _TOKEN = re.compile(r"\S+")
 _IMAGE = re.compile(r"(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
 """An image with registry credentials, as some engines accept it."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
-_NAME = re.compile(r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)")
+_NAME = re.compile(
+    r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
+)
+_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
 _VALUE = re.compile(
     r"""\\+"(?P<escaped>[^"\\]*)"""
     r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
@@ -160,6 +163,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
 def _spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of secrets in a text, in order, without overlaps."""
     found = [*_url_spans(text), *_inline_spans(text)] if any(mark in text for mark in "=:") else []
+    found += _flag_spans(text) if "--" in text else ()
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if not kept or start >= kept[-1][1]:
@@ -215,6 +219,18 @@ def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
         kind = str(value.lastgroup)
         if value[kind] and not _REFERENCE.fullmatch(value[kind]):
             yield value.span(kind)
+
+
+def _flag_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Return the spans of values after flags in a command: `login --password x`."""
+    at = 0
+    while found := _FLAG_IN_TEXT.search(text, at):
+        at = found.end()
+        value = _VALUE.match(text, at) if is_secret_name(found["name"]) else None
+        if value is not None:
+            at, kind = value.end(), str(value.lastgroup)
+            if value[kind] and not _REFERENCE.fullmatch(value[kind]):
+                yield value.span(kind)
 
 
 def _is_assignment(text: str, found: re.Match[str]) -> bool:

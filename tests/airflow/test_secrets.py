@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
+from airflow.sdk import task as sdk_task
 from airflow.sdk.log import mask_secret, redact
 
-from airflow_provider_launch._task.secrets import chosen, forms_of, hidden_values, places_of, register, shown_request
+from airflow_provider_launch._task.secrets import (
+    chosen,
+    forms_of,
+    hidden_in_arguments,
+    hidden_values,
+    places_of,
+    register,
+    shown_request,
+)
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
@@ -58,6 +67,13 @@ def test_locations_lead_to_the_values(given, copied, values) -> None:
 
     assert not any(value in json.dumps(places) for value in values)
     assert hidden_values(given.roles, copied, places) == values
+
+
+@pytest.mark.parametrize("flag", ["--token=", "--token ", "--api-key '"], ids=["equals", "blank", "quoted"])
+def test_the_value_of_a_flag_in_a_command_is_masked(flag: str) -> None:
+    given = app(args=["-c", f"login {flag}hush-variable' && train"])
+
+    assert "hush-variable" in hidden_values(given.roles, {}, [])
 
 
 def test_an_app_without_secrets_has_no_locations() -> None:
@@ -211,6 +227,46 @@ def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.Mon
     # As Airflow writes the lines of the log.
     assert "hush" not in str([str(redact(line)) for line in ran.lines])
     assert "***" in api.rendered["request"]
+
+
+def made_by_component(text: str, env: dict[str, str]) -> AppDef:
+    return AppDef("app", [Role("main", "", entrypoint="sh", args=["-c", text], env=env)])
+
+
+@pytest.mark.parametrize("how", ["list", "mapping", "function", "options", "mapped"])
+def test_rendered_arguments_show_no_secret_while_the_task_runs(how: str) -> None:
+    """Airflow stores them before the task starts; a deferred one may take days."""
+    text, env = "true --token hush-1234", {"SAS": "hush-5678", "URL": "postgres://me:hush-9012@db/x"}
+    api = FakeExecutionApi()
+    stored: list[str] = []
+    api.on_call = lambda method, parts, body: stored.append(json.dumps(body)) if parts[-1] == "rtif" else None
+    with a_dag() as dag:
+        if how == "list":
+            args = ["true", "--token=hush-1234", "--password", "hush-5678"]
+            made: Any = LaunchAppOperator(task_id="t", component="utils.sh", component_args=args)
+        elif how == "mapping":
+            component = f"{__name__}:made_by_component"
+            made = LaunchAppOperator(task_id="t", component=component, component_args={"text": text, "env": env})
+        elif how == "options":
+            given = AppDef("app", [Role("main", "", entrypoint="true")])
+            made = LaunchAppOperator(task_id="t", app=given, cfg={"copy_env": ["TOKEN=hush-1234"]})
+        else:
+            decorated = sdk_task.launch(task_id="t")(made_by_component)
+            if how == "mapped":
+                decorated.partial(text=text).expand(env=[env])
+            else:
+                decorated(text, env=env)
+            made = dag.get_task("t")
+    ran = run_task(made, api, **({"map_index": 0} if how == "mapped" else {}))
+
+    assert ran.state == "success", ran.error
+    assert len(stored) >= 2
+    assert "***" in stored[0]
+    assert "hush" not in str(stored)
+
+
+def test_a_parameter_whose_name_has_the_word_token_is_not_a_secret() -> None:
+    assert hidden_in_arguments({"tokenizer": "bert-base", "key": ["images"], "config": {"tokens": "words"}}) == set()
 
 
 def test_a_value_of_many_lines_costs_little() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -107,9 +109,12 @@ def test_a_function_that_hands_on_a_text_of_a_run_opens_nothing(secret, monkeypa
     assert REFUSED in str(found.error)
 
 
-@pytest.mark.parametrize("how", ["override", "quoted", "key", "argument", "dollar"])
+@pytest.mark.parametrize("how", ["override", "quoted", "key", "argument", "dollar", "part", "quoted part"])
 def test_a_component_that_reads_a_path_in_a_text_of_a_run_opens_nothing(secret, tmp_path, monkeypatch, how) -> None:
+    (tmp_path / "sites").mkdir()
     (tmp_path / "one.yaml").write_text(CONFIG_OF_HYDRA)
+    path = tmp_path / "sites" / "${site.name}"
+    (tmp_path / "sites.yaml").write_text(f"{CONFIG_OF_HYDRA.strip()[:-2]}, metadata: {{docker: '{path}'}}}}]\n")
     (tmp_path / "a b").symlink_to(secret)
     text = {
         "override": f"+app.roles.0.metadata.docker={secret}",
@@ -117,10 +122,13 @@ def test_a_component_that_reads_a_path_in_a_text_of_a_run_opens_nothing(secret, 
         "key": f"+app.roles.0.metadata={{docker: {secret}}}",
         "argument": str(secret),
         "dollar": "+app.roles.0.metadata.docker='http://127.0.0.1:9/$x'",
+        "part": "+site={name: ../kubeconfig}",
+        "quoted part": "+site.name='../kubeconfig'",
     }[how]
     monkeypatch.setenv("AIRFLOW_VAR_PLACE", text)
     given = "{{ var.value.place }}"
-    args = [f"--overlay={given}"] if how == "argument" else ["-cd", str(tmp_path), "-cn", "one", given]
+    name = "sites" if "part" in how else "one"
+    args = [f"--overlay={given}"] if how == "argument" else ["-cd", str(tmp_path), "-cn", name, given]
 
     found = ran(component=f"{__name__}:made_of" if how == "argument" else "utils.hydra", component_args=args)
 
@@ -405,6 +413,17 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
         ("/data/a", "python /data/a/train.py", True),
         ("/data/a", "python /data/a.py /data/abc", True),
         ("/", "--file=/data/b", True),
+        ("/data/../../b.yaml", "site={name: '../../b'}", False),
+        ("/data/../../b.yaml", "site.name='../../b'", False),
+        ("/data/a.yaml", "site={name: a}", True),
+        ("/etc/a.yaml", "site={name: /etc/a}", False),
+        ("http://host.org/a", "site.host='host.org'", False),
+        ("/data/train/app", "a text with n/a in it", True),
+        ("/data/a", "--file=/data//./a", False),
+        ("/data/a//", "/data/a", False),
+        ("train", "python -m train", False),
+        ("train", "python /models/train", True),
+        ("conf", "site.conf", True),
     ],
 )
 def test_a_path_in_an_argument_from_a_run(location: str, text: str, is_allowed: bool) -> None:
@@ -414,6 +433,16 @@ def test_a_path_in_an_argument_from_a_run(location: str, text: str, is_allowed: 
     else:
         with pytest.raises(InvalidAppError, match=REFUSED):
             sources.check(location, location, "x")
+
+
+def test_a_long_text_of_a_run_costs_little() -> None:
+    began = time.process_time()
+    for text in ("/" * 300_000 + "a", "a" * 300_000, "a/" * 150_000, "/." * 150_000):
+        for location in ("///", "/a", "a/a", "./."):
+            with contextlib.suppress(InvalidAppError):
+                Sources(set(), {text}).check(location, location, "x")
+
+    assert time.process_time() - began < 5
 
 
 def test_text_of_an_xcom_is_not_text_of_the_dag_file() -> None:

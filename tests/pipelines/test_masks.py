@@ -20,7 +20,7 @@ SECRETS = {
     "a quoted flag": ("run --token 'hush 1' && echo done", {"hush 1"}),
     "an open quote": ("echo it's; run --password hush-1", {"hush-1"}),
     "a header": ('curl -H "Authorization: Bearer hush-1" x', {"Bearer hush-1"}),
-    "an export": ("export TOKEN=hush-1; run", {"hush-1", "hush-1;"}),
+    "an export": ("export TOKEN=hush-1; run", {"hush-1"}),
     "a list": (["--password", "hush-1", "x"], {"hush-1"}),
     "nested": ({"overrides": [{"name": "x", "password": "hush-1"}]}, {"hush-1"}),
     "a folder": ("mkdir -p results", set()),

@@ -33,6 +33,11 @@ FILE = """
 GIVEN = "app: {name: a, roles: [{name: r, image: i, entrypoint: x, metadata: {docker: PATCH}}]}"
 
 
+class Store(dict[str, Any]):
+    def set(self, key: str, value: Any, **_how: Any) -> None:
+        self[key] = value
+
+
 @pytest.fixture
 def opened(write, tmp_path, monkeypatch):
     """Return the overlay that a step would read, given the values of an earlier step."""
@@ -51,8 +56,9 @@ def opened(write, tmp_path, monkeypatch):
             dag_id="d", run_id="r", task_id="app", map_index=-1, try_number=1, id="x",
             xcom_pull=lambda **_: parameters, xcom_push=lambda *_, **__: None,
         )  # fmt: skip
-        run = SimpleNamespace(conf={}, run_id="r", clear_number=0)
+        run = SimpleNamespace(conf={}, run_id="r", clear_number=0, start_date=None)
         context: Any = {"ti": ti, "params": {}, "dag_run": run, "run_id": "r", "task": task, "dag": task.dag}
+        context["task_state_store"] = Store()
         found = []
 
         def launched(_: object, app: AppDef, sources: Sources) -> Any:
@@ -116,6 +122,47 @@ def test_a_config_of_hydra_that_the_file_names_is_read(opened, tmp_path) -> None
     (tmp_path / "c.yaml").write_text(HYDRA)
 
     assert not opened("component: utils.hydra, args: {config_dir: FOLDER, config_name: c}", {})
+
+
+OF_RUN = "{{ ti.xcom_pull()['values']['path'] }}"
+COMPONENT = 'component: theirs.make, executor: {type: local, config: {code_dir: "DIR"}}'
+PROJECT = (
+    "app: {name: a, roles: [{name: r, image: /, entrypoint: x}]}, catalog: {project: ['*.key']}, "
+    'executor: {type: local, config: {code_dir: "DIR", data_dir: FOLDER/data}}'
+)
+THEIRS = """
+from airflow_provider_launch.specs import AppDef, Role
+
+def make() -> AppDef:
+    return AppDef("a", [Role("r", "/", entrypoint="x")])
+
+open("FOLDER/imported", "w").close()
+"""
+
+
+@pytest.mark.parametrize("step", [COMPONENT, PROJECT], ids=["component", "project"])
+@pytest.mark.parametrize("given", ["FOLDER/other", "other"], ids=["path", "part"])
+def test_an_earlier_step_does_not_name_the_folder_of_the_code(opened, tmp_path, step: str, given: str) -> None:
+    """The worker imports the component there, and copies files of the project from there into the app."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "theirs.py").write_text(THEIRS.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "other" / "a.key").write_text("hush\n")
+    text = OF_RUN if given.startswith("FOLDER") else f"FOLDER/{OF_RUN}"
+
+    with pytest.raises(Exception, match=r"setting 'code_dir' of the executor names .* is not written in the DAG file"):
+        opened(step.replace("DIR", text), {"path": given.replace("FOLDER", str(tmp_path))})
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("step", [COMPONENT, PROJECT], ids=["component", "project"])
+def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> None:
+    """Also by a template of what no run chooses."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "theirs.py").write_text(THEIRS.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "other" / "a.key").write_text("hush\n")
+
+    opened(step.replace("DIR", "FOLDER/{{ 'oth' ~ 'er' }}"), {"path": "/elsewhere"})
+    opened(step.replace("DIR", "FOLDER/other"), {"path": f"{tmp_path}/other"})
 
 
 @pytest.mark.parametrize(

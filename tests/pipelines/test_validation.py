@@ -61,6 +61,18 @@ CASES = {
         "a: {type: task, command: m.f, executor: {type: local, config: {env: [DB_TOKEN=hush]}}, next: success}",
         {4: "'env' must be a mapping, not ['DB_TOKEN=***']"},
     ),
+    "a secret in a command": (
+        "a: {type: task, command: 'python train.py --token=hush --password hush', next: success}",
+        {4: "'python train.py --token=*** --password ***' must be module.function, or add 'command_type: shell'"},
+    ),
+    "a secret in a name": (
+        "a: {type: task, command: m.f, next: 'postgres://me:hush@host'}",
+        {4: "'next' names 'postgres://me:***@host', which does not exist"},
+    ),
+    "a secret in the form of a variable": (
+        "a: {type: task, command: m.f, args: [{name: PASSWORD, value: hush}], next: success}",
+        {4: "'args' must be a mapping, not [{'name': 'PASSWORD', 'value': '***'}]"},
+    ),
     "a secret in a mapping": (
         "a: {type: task, command: {token: hush, a: [{key: [hush]}]}, next: success}",
         {4: "'command' must be text, not {'token': '***', 'a': [{'key': '***'}]}"},
@@ -282,6 +294,12 @@ def test_a_problem_has_its_line_and_its_cure(write, name):
     assert {problem.line for problem in found} == set(expected)
     for line, text in expected.items():
         assert any(text in str(problem) for problem in found if problem.line == line), [*map(str, found)]
+
+
+def test_a_problem_with_a_long_value_is_short(write):
+    path = write(f"dag: {{start_at: a, steps: {{a: {{type: {'x' * 9000}, next: success}}}}}}\n")
+
+    assert [len(problem.text) < 3000 for problem in validate(path)] == [True]
 
 
 def test_a_problem_of_an_item_has_the_line_of_the_item(write):

@@ -179,6 +179,13 @@ def test_variables_do_not_run_code_outside_of_the_container(name) -> None:
     assert request(role, container="pyxis").roles
 
 
+@pytest.mark.parametrize("name", ["ENV", "LD_BIND_NOW", "APPTAINERENV_LD_PRELOAD", "APPTAINER_CACHEDIR", "PYTHONPATH"])
+def test_other_variables_reach_the_container(name) -> None:
+    role = Role("a", "/image.sif", entrypoint="true", env={name: "x"})
+
+    assert request(role, container="apptainer").roles[0].env[name] == "x"
+
+
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"])
 def test_an_image_is_not_an_option(container) -> None:
     with pytest.raises(InvalidAppError, match="'--bind=/:/host' is not an image"):

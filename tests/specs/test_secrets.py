@@ -98,6 +98,13 @@ def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
         ('"{\\"password\\": \\"hunter2\\"}"', '"{\\"password\\": \\"***\\"}"'),
         ("password: hunter2\nuser: me", "password: ***\nuser: me"),
         ("curl -H 'Authorization: Bearer hunter2' x", "curl -H 'Authorization: ***' x"),
+        ("train.py --api-key=hunter2 -v", "train.py --api-key=*** -v"),
+        ("login -u me --password hunter2 host", "login -u me --password *** host"),
+        ("login --password \\\n  hunter2 \\\n  host", "login --password \\\n  *** \\\n  host"),
+        ("login --password 'hunter2 x' -v", "login --password '***' -v"),
+        ('["run", "x --token hunter2"]', '["run", "x --token ***"]'),
+        ("login --password --verbose $X --token $X", "login --password --verbose $X --token $X"),
+        ("x--token a my-password b --epochs 3", "x--token a my-password b --epochs 3"),
         ("the token: expired", "the token: expired"),
         ("export HF_TOKEN=$OTHER", "export HF_TOKEN=$OTHER"),
         ("mailto:joe@example.com a=b c:d", "mailto:joe@example.com a=b c:d"),
@@ -158,7 +165,7 @@ def test_parts_of_native_requests_are_hidden() -> None:
 @pytest.mark.parametrize(
     "part",
     ["a", "a=", "a:", "://", "a://", "token=", "a@:", "\\", '"', "a'", "a ", 'a="', 'token="', 'token:\\"', "a.", "-",
-     "token= ", "bearer ", "x:y@", "a=b:c@", "token", "=\t"],
+     "token= ", "--a ", "--token ", "--token -", "--token \\\n", "bearer ", "x:y@", "a=b:c@", "token", "=\t"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
     """20 000 letters in one argument once took seconds, during which a worker handled no signal."""

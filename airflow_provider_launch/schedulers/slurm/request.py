@@ -55,8 +55,10 @@ _MOUNTS_OF_APPTAINER = re.compile(
 )
 """Variables that mount directories of the node, as the option `container_mounts` does, which a connection may lock:
 https://github.com/apptainer/apptainer/blob/main/cmd/internal/cli/action_flags.go"""
-_OF_LOADER = frozenset({"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV"})
-"""Variables with which apptainer, or a script of the site that starts it, runs code outside of the container."""
+_OF_LOADER = frozenset({"LD_PRELOAD", "LD_AUDIT", "BASH_ENV"})
+"""Variables with which apptainer, or a script of the site that starts it, runs code outside of the container.
+
+Not `ENV`, which only interactive shells read, and which many programs use for the name of their environment."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
