@@ -1,12 +1,23 @@
-"""Build apps from Hydra configs; needs the extra `hydra`."""
+"""Build apps from Hydra configs; needs the extra `hydra`.
+
+The worker calls the functions in the files of a directory, which the author of the DAG trusts. A run may choose
+overrides, so an override is only one of these:
+
+* the choice of a file by its plain name: `role=gpu`, if the config has the group `role` and `role/gpu.yaml` exists;
+* data: it is set after the files were chosen, without any `$` that Hydra could see, or keys that begin with `_`.
+
+With such data, the app has only calls of `_PARTS`, and calls that a file describes: with the name that is written
+there, and the arguments that are written there. An argument may be an interpolation of a key that is overridden.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import re
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +25,44 @@ from airflow_provider_launch.specs.errors import InvalidAppError, MissingDepende
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 
-# Hydra resolves a config more than once, and would read a `$` of a macro or of a value as its own interpolation.
-_PLACEHOLDER = "<launch macro {}>"
-_DOLLAR = "<launch dollar>"
+# Hydra resolves a config more than once, and would read a `$` of a macro or of a value as its own interpolation. The
+# number is random, so that no text of a run contains a placeholder.
+_PLACEHOLDER = f"<launch {secrets.token_hex(8)} {{}}>"
+_DOLLAR = _PLACEHOLDER.format("dollar")
 _CODE = "_target_"
 """The key with which a config names the function that is called."""
-_DEEPEST = 50
-"""Levels of brackets in an override: the parser needs a minute for thousands of them."""
-_SHORTEST = 2
-"""Minimum length of the texts of overrides that are searched in names of functions."""
+_PARTS = re.compile(
+    r"airflow_provider_launch\.specs\."
+    r"(AppDef|BindMount|DeviceMount|Resource|RetryPolicy|Role|VolumeMount|Workspace|parse_mounts|resource)"
+)
+"""Functions that make parts of an app and do nothing else, so that overrides may change their arguments."""
+_DEEPEST, _MOST_BRACKETS, _LONGEST = 30, 100, 10_000
+"""Limits of an override, and of the characters of all: the parser needs minutes for ten times as many."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
-_MACRO = re.compile(rf"\$\{{(torchx|launch)\.({'|'.join(_MACROS)}):\}}")
+_MACRO = re.compile(rf"\$\{{(?:torchx|launch)\.({'|'.join(_MACROS)}):\}}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+_OVERRIDE = re.compile(rf"(\+?)({_NAME}(?:[./]{_NAME}){{0,19}})=(.*)", re.DOTALL)
+_FILE = re.compile(r"\w[\w.-]{0,99}(/\w[\w.-]{0,99}){0,19}")
 
 
 def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str]) -> AppDef:
     """Return the app described by the key `app` of a config.
 
-    `${torchx.<macro>:}` and `${launch.<macro>:}` become the text of a macro.
+    `${torchx.<macro>:}` and `${launch.<macro>:}` become the text of a macro. Data of overrides are set after the files
+    were chosen, so that a defaults list with an interpolation does not see them.
 
     Raises:
         MissingDependencyError: Hydra is not installed.
-        InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app; or an override names code
-            or a file outside of the directory, changes Hydra itself, or has an interpolation that is not a macro.
+        InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app; or an override is neither
+            a choice of a file nor data, or would choose a function or its arguments.
     """
     try:
         from hydra import compose, initialize_config_dir
-        from hydra.errors import HydraException
+        from hydra.errors import ConfigCompositionException, HydraException
         from hydra.utils import instantiate
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
     except ImportError as error:
         raise MissingDependencyError(
             "component 'utils.hydra' needs Hydra; install the extra 'hydra' of airflow-provider-launch"
@@ -50,129 +70,164 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
     directory = Path(config_dir).expanduser().resolve()
     if not directory.is_dir():
         raise InvalidAppError(f"config_dir {config_dir!r} is not a directory; it was expected at {str(directory)!r}")
-    texts = _refuse_code(config_name, overrides, directory)
+    if not _has_config(directory, config_name.removesuffix(".yaml")):
+        raise InvalidAppError(f"config_name {config_name!r} is not the name of a .yaml file inside of {config_dir!r}")
+    choices, data = _read(overrides, directory)
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
     try:
         with initialize_config_dir(str(directory), version_base=None):
-            config = compose(config_name, overrides=[*overrides])
-        if "app" not in config:
-            raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
-        found = config.app
-        resolved = OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
-        _refuse_named_functions(found, texts)
-        app: object = instantiate(_replaced(resolved, "$", _DOLLAR), _convert_="all")
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {error}") from error
+            config = compose(config_name, overrides=choices)
+        app: object = instantiate(_resolved(config, data), _convert_="all")
+    except (HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
+        hint = "a group that is overridden must be in the defaults list, such as '- role: null'; "
+        shown = f"{hint if choices and isinstance(error, ConfigCompositionException) else ''}{error}"
+        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {shown}") from error
     if not isinstance(app, AppDef):
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
-    _with_macros(app)
-    return app
-
-
-def _refuse_code(config_name: str, overrides: Sequence[str], directory: Path) -> list[str]:
-    """Refuse overrides that are more than data, because a run may choose them; return the texts in their values.
-
-    An override could name a function to call or another file, or have an interpolation: `${oc.env:X}` reads a variable
-    of the worker, and `${oc.decode:...}` makes the config of a function from a text.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    if ".." in Path(config_name).parts:
-        raise InvalidAppError(f"config_name {config_name!r} is outside of config_dir; name a file in it")
-    parser = OverridesParser.create()
-    found: list[str] = []
-    for override in overrides:
-        shown = f"the override {override[:200]!r}"
-        if max(accumulate((sign in "[{(") - (sign in ")}]") for sign in override), default=0) > _DEEPEST:
-            raise InvalidAppError(f"{shown} cannot be parsed: it is nested more than {_DEEPEST} levels deep")
-        try:
-            parsed = parser.parse_override(override)
-        except HydraException as error:
-            raise InvalidAppError(f"{shown} cannot be parsed: {error}") from error
-        # As parsed, too: Hydra reads `$\{` as `${`.
-        texts = [override, *_texts_in(parsed.value())]
-        if any(_CODE in text for text in texts):
-            raise InvalidAppError(f"{shown} has {_CODE}, which calls a function here; write it into the config")
-        if any("${" in _MACRO.sub("", text) for text in texts):
-            raise InvalidAppError(f"{shown} has an interpolation that is not a macro; write it into the config")
-        group = parsed.key_or_group
-        if any(re.split(r"[./]", name)[0] == "hydra" for name in (group, parsed.package or "")):
-            raise InvalidAppError(f"{shown} changes Hydra itself; write it into the config")
-        value = override.partition("=")[2]
-        is_group = "/" in group or parsed.package is not None or (directory / group).is_dir()
-        if ".." in re.split(r"[^\w.-]", value) and (is_group or _has_search_path(directory, config_name)):
-            raise InvalidAppError(f"{shown} chooses a file outside of config_dir; name a file in it")
-        found += texts[1:]
+    found: AppDef = _changed(app, _with_macros)
     return found
 
 
-def _refuse_named_functions(config: Any, texts: Sequence[str]) -> None:
-    """Refuse a function whose name the config takes from an override: `_target_: ${name}`."""
-    from omegaconf import OmegaConf
-
-    waiting = [config] if OmegaConf.is_config(config) else []
-    while waiting:
-        node = waiting.pop()
-        keys = range(len(node)) if OmegaConf.is_list(node) else list(node)
-        waiting += [node[key] for key in keys if OmegaConf.is_config(node[key])]
-        target = str(node[_CODE]) if _CODE in keys and OmegaConf.is_interpolation(node, _CODE) else ""
-        if any(len(text) >= _SHORTEST and text in target for text in texts):
-            raise InvalidAppError(f"an override chooses the function {target!r}; write it into the config")
+def _has_config(directory: Path, name: str) -> bool:
+    file = (directory / f"{name}.yaml").resolve() if _FILE.fullmatch(name) else directory
+    return file.is_file() and file.is_relative_to(directory)
 
 
-def _has_search_path(directory: Path, config_name: str) -> bool:
-    """Return whether the config has groups in other directories, so that any name may be one of them."""
-    from omegaconf import OmegaConf
+def _read(overrides: Sequence[str], directory: Path) -> tuple[list[str], list[tuple[str, Any, bool]]]:
+    """Return overrides that choose files, and the data of the others: key, value, and whether the key may be new."""
+    if sum(map(len, overrides)) > _LONGEST:
+        raise InvalidAppError(f"the overrides have more than {_LONGEST} characters; write some into the config")
+    choices: list[str] = []
+    data: list[tuple[str, Any, bool]] = []
+    for override in overrides:
+        # Without the value, which may be a secret.
+        shown = f"the override of {override.partition('=')[0][:200]!r}"
+        match = _OVERRIDE.fullmatch(override)
+        if match is None or re.split(r"[./]", match[2])[0] == "hydra":
+            raise InvalidAppError(
+                f"{shown} is not 'key=value' or '+key=value' with a key such as app.roles.0.image, without names that "
+                f"begin with '_', or it changes Hydra itself; write it into the config"
+            )
+        plus, key, text = match.groups()
+        if plus and "." not in key:
+            raise InvalidAppError(f"{shown} adds a key or group to the config; write '{key}: null' there, and omit '+'")
+        if "/" in key or (directory / key).is_dir():
+            if plus or "/" in text or not _has_config(directory, f"{key}/{text}"):
+                raise InvalidAppError(f"{shown} is not '{key}=name' with a file {key}/name.yaml inside of config_dir")
+            choices.append(f"{key}='{text}'")
+            continue
+        try:
+            data.append((key, _value(text), bool(plus)))
+        except ValueError as error:
+            raise InvalidAppError(f"{shown} {error}") from error
+    return choices, data
 
-    name = config_name if config_name.endswith((".yaml", ".yml")) else f"{config_name}.yaml"
+
+def _value(text: str) -> Any:
+    """Return the value of an override as data with placeholders; anything else is a ValueError."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if sum(map(text.count, "[{(")) > _MOST_BRACKETS:
+        raise ValueError(f"has more than {_MOST_BRACKETS} brackets; write it into the config")
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.load(directory / name))
-    except Exception:  # noqa: BLE001 - Hydra reports any error of the file
-        return True
-    of_hydra = found.get("hydra") if isinstance(found, dict) else None
-    return not isinstance(of_hydra, dict | None) or bool((of_hydra or {}).get("searchpath"))
+        value = OverridesParser.create().parse_override(f"value={text}").value()
+    except (HydraException, ValueError):
+        raise ValueError("cannot be parsed; quote the value: key='some text'") from None
+    return _plain(value)
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in the value of an override, also keys."""
+def _plain(value: Any, levels: int = _DEEPEST) -> Any:
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from (*_texts_in(key), *_texts_in(item))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts_in(item)
-
-
-def _replaced(value: Any, old: str, new: str) -> Any:
-    """Return the document with another text in place of `old`."""
-    if isinstance(value, str):
-        return value.replace(old, new)
+        text = _MACRO.sub(lambda match: _PLACEHOLDER.format(match[1]), value)
+        if "${" in text:
+            raise ValueError("has an interpolation that is not a macro; write it into the config")
+        return text.replace("$", _DOLLAR)
+    if isinstance(value, (list, dict)) and not levels:
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep; write it into the config")
     if isinstance(value, list):
-        return [_replaced(item, old, new) for item in value]
+        return [_plain(item, levels - 1) for item in value]
     if isinstance(value, dict):
-        return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
-    return value
+        if any(str(key).startswith("_") for key in value):
+            raise ValueError("has a key that begins with '_', as _target_, which calls code; write it into the config")
+        return {_plain(key): _plain(item, levels - 1) for key, item in value.items()}
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    raise ValueError("is a sweep or a function of Hydra; give one value, and quote texts with a comma: key='a,b'")
 
 
-def _with_macros(value: Any) -> Any:
-    """Replace tokens by macros: in place in objects, and in copies of lists and dicts."""
+def _resolved(config: Any, data: Sequence[tuple[str, Any, bool]]) -> Any:
+    """Return the app of a config with data of overrides, with calls that make parts, or that a file describes."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    in_files = {repr(call) for call in _calls(OmegaConf.to_container(config)) if "${" not in str(call[_CODE])}
+    for key, value, may_be_new in data:
+        try:
+            was_mapping = OmegaConf.is_dict(OmegaConf.select(config, key))
+            OmegaConf.update(config, key, value, force_add=may_be_new)
+        except (OmegaConfBaseException, TypeError, ValueError) as error:
+            raise ValueError(f"the override of {key!r} does not fit; a new key needs '+': {error}") from error
+        if was_mapping and isinstance(value, str):
+            raise ValueError(f"the override of {key!r} replaces a mapping; a group must be a directory in config_dir")
+    if "app" not in config:
+        raise ValueError("it has no key 'app', which describes the app")
+    app = OmegaConf.to_container(config.app, resolve=True) if OmegaConf.is_config(config.app) else config.app
+    others = [call for call in _calls(app) if not _PARTS.fullmatch(str(call[_CODE]))]
+    described = set()
+    for node in _call_nodes(config) if data and others else ():
+        if repr(OmegaConf.to_container(node)) in in_files:
+            with contextlib.suppress(OmegaConfBaseException):
+                described.add(repr(OmegaConf.to_container(node, resolve=True)))
+    for call in others if data else ():
+        if repr(call) not in described:
+            raise ValueError(
+                f"an override may choose the function {call[_CODE]!r} or an argument of it; write its name at {_CODE} "
+                f"of the config, and for an argument '${{key}}' with a key that is overridden"
+            )
+    return _changed(app, lambda text: text.replace("$", _DOLLAR))
+
+
+def _calls(value: Any) -> Iterator[dict[Any, Any]]:
+    """Yield each mapping that calls a function."""
+    if isinstance(value, dict) and _CODE in value:
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _calls(item)
+
+
+def _call_nodes(node: Any) -> Iterator[Any]:
+    """Yield each node that is written in the config, not an interpolation, and calls a function."""
+    from omegaconf import OmegaConf
+
+    if OmegaConf.is_dict(node) and _CODE in node:
+        yield node
+    for key in node if OmegaConf.is_dict(node) else range(len(node)):
+        is_value = not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key)
+        if is_value and OmegaConf.is_config(node[key]):
+            yield from _call_nodes(node[key])
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return the value with other texts: changed in place in objects, and in copies of lists and dicts."""
     if isinstance(value, str) and not isinstance(value, enum.Enum):
-        for name in _MACROS:
-            value = value.replace(_PLACEHOLDER.format(name), getattr(macros, name))
-        return value.replace(_DOLLAR, "$")
+        return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_macros(item) for item in value)
+        return type(value)(_changed(item, change) for item in value)
     if isinstance(value, dict):
-        return {_with_macros(key): _with_macros(item) for key, item in value.items()}
+        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            object.__setattr__(value, field.name, _with_macros(getattr(value, field.name)))
+            object.__setattr__(value, field.name, _changed(getattr(value, field.name), change))
     return value
+
+
+def _with_macros(text: str) -> str:
+    for name in _MACROS:
+        text = text.replace(_PLACEHOLDER.format(name), getattr(macros, name))
+    return text.replace(_DOLLAR, "$")
 
 
 def _constant(text: str) -> Any:

@@ -256,7 +256,7 @@ def hydra(
     """Build the app that a Hydra config describes under `app`; `${launch.app_id:}` and so on are macros.
 
     Args:
-        overrides: overrides of the config, in the syntax of Hydra
+        overrides: data (`app.roles.0.image=x`, or `+app.metadata.a=1` for a new key), or files of groups (`role=gpu`)
         config_name: name of the config
         config_dir: directory of the configs
     """

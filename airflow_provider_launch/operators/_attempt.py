@@ -172,9 +172,11 @@ class Attempt:
             return True
         # A clear may have changed the start of the run, which is part of the id; other schedulers choose the id.
         response = self._retry(self._scheduler.describe, record.app_id)
-        if response is None:
-            return None
-        owner = owner_of(response.metadata)
+        return None if response is None else self._is_labelled(response)
+
+    def _is_labelled(self, response: DescribeAppResponse | None) -> bool:
+        """Return whether the labels of an app name the task."""
+        owner = owner_of(response.metadata) if response is not None else {}
         return task_of(owner) == TaskKey.of(self._ti) and owner.get(DEPLOYMENT, "") in {"", deployment_id()}
 
     def _is_here(self, record: Record, step: NextStep) -> bool:
@@ -268,7 +270,9 @@ class Attempt:
             handle = self._retry(schedule, info) if adopts else schedule(info)
         except AppConflictError:
             # An earlier try has submitted the app under this id, and the DAG has changed since.
-            if not was_intended:
+            if not was_intended or not self._is_labelled(self._retry(self._scheduler.describe, record.app_id)):
+                # It belongs to another task, so that no kill or error may cancel it.
+                self._record, self._killer.app_id = None, ""
                 raise
             handle = self._handle_of(record)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)

@@ -19,7 +19,14 @@ from airflow_provider_launch.specs.roles import (
     Role,
     VolumeMount,
 )
-from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, Problem, raise_problems, shown, type_problems
+from airflow_provider_launch.specs.type_check import (
+    MOST_PROBLEMS,
+    SECRET_FIELDS,
+    Problem,
+    raise_problems,
+    shown,
+    type_problems,
+)
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.util.openapi_models import plain as without_models
 
@@ -124,12 +131,12 @@ def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
 
 
 def _is_secret(path: _Path) -> bool:
-    """Return whether the path leads to a value of env, which error texts must not show; `env` itself may be one."""
-    return "env" in path[2:3]
+    """Return whether error texts must not show the value at the path; a field of such values may be one itself."""
+    return path[2:3] in SECRET_FIELDS
 
 
 def _below(path: _Path, key: object) -> _Path:
-    """Return the path to an item; the path stops at a value of env."""
+    """Return the path to an item; the path stops at a secret value."""
     return path if _is_secret(path) and len(path) > _ENV_DEPTH else (*path, key)
 
 

@@ -115,8 +115,8 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
         yield (*path, "entrypoint"), f"is missing; {cure}"
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
-        yield from _text_problems((*path, "args", at), arg)
-        if reason := _length_problem(_text(arg)):
+        if reason := _character_problem(_text(arg)) or _length_problem(_text(arg)):
+            # Do not show the argument: it may be a secret.
             yield (*path, "args", at), f"the argument {reason}"
     yield from _env_problems(role, path)
     yield from _number_problems(role, path)

@@ -24,6 +24,8 @@ MOST_PROBLEMS = 20
 _MOUNTS = {cls.__name__: cls for cls in (BindMount, VolumeMount, DeviceMount)}
 _MOST_CHARS = 200
 """Maximum letters of one key in a path."""
+SECRET_FIELDS = {("args",), ("env",)}
+"""Fields of a role whose values are not shown."""
 _EXPECTED = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -161,8 +163,8 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
 
 def _found(path: tuple[Any, ...], value: object) -> str:
     kind = type(value).__name__
-    # Values of env may be secrets, and error texts end up in logs.
-    if "env" in path[2:3] or isinstance(value, (dict, list, tuple)):
+    # These may be secrets, and error texts end up in logs.
+    if path[2:3] in SECRET_FIELDS or isinstance(value, (dict, list, tuple)):
         return f"is of type {kind}"
     return f"{shown(value)} is of type {kind}"
 
@@ -170,7 +172,7 @@ def _found(path: tuple[Any, ...], value: object) -> str:
 def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
     cure = ""
     if kind == "string_type" and isinstance(value, (int, float)):
-        cure = "; use str()" if "env" in path[2:3] else f'; write "{value}"'
+        cure = "; use str()" if path[2:3] in SECRET_FIELDS else f'; write "{value}"'
     elif path[-1:] in {("cpu",), ("cpu_request",)} and isinstance(value, str) and "{" not in value:
         cure = "; write CPUs as 2, 0.5 or '500m'"
     elif kind in ("int_type", "float_type") and isinstance(value, str):

@@ -64,7 +64,11 @@ class HttpTarget:
         try:
             _keep_alive(connection)
             if self.context is not None:
-                return self.context.wrap_socket(connection, server_hostname=self.server_name or self.host)
+                # `ssl` itself closes the new socket only after some kinds of errors, not when a task times out.
+                connection = secured = self.context.wrap_socket(
+                    connection, server_hostname=self.server_name or self.host, do_handshake_on_connect=False
+                )
+                secured.do_handshake()
         except BaseException:
             connection.close()
             raise

@@ -17,6 +17,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
     UnknownOutcomeError,
 )
+from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.airflow.plugin import OPENED
 from tests.airflow.support import launch, run_task, sh
@@ -168,6 +169,19 @@ def test_an_id_of_another_owner_is_not_adopted(engine, make_api) -> None:
     ran = run_task(on_cluster("two", wait=False), make_api())
 
     assert isinstance(ran.error, AppConflictError)
+
+
+def test_an_app_of_another_owner_with_the_same_id_is_not_followed(engine, make_api) -> None:
+    run_task(on_cluster("one", wait=False), make_api())
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.RUNNING)
+    engine.apps[app_id].request.app.metadata[OWNER]["deployment"] = "elsewhere"
+    api = make_api(retries=1)
+    errors = [run_task(on_cluster("two"), api, try_number=number).error for number in (1, 2)]
+
+    assert [type(error) for error in errors] == [AppConflictError] * 2
+    assert engine.apps[app_id].state is AppState.RUNNING
+    assert engine.started == 1
 
 
 @pytest.fixture

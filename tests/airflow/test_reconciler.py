@@ -24,6 +24,7 @@ from airflow_provider_launch.hooks.task_states import VARIABLE, ask_states, depl
 from airflow_provider_launch.runner.orphans import ABSENT, CONFIRM_S, GONE
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.sensors.launch import AppStatusSensor
+from airflow_provider_launch.specs.errors import AppConflictError
 from airflow_provider_launch.specs.owner import OWNER, TaskKey
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers import reconciler as reconciler_module
@@ -541,6 +542,22 @@ def test_a_task_that_can_store_nothing_cancels_its_app_if_it_is_over(
 
     assert alive(engine) == []
     assert ran.logged("is cancelled")
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_task_that_is_over_keeps_an_app_of_another_owner_with_its_id(
+    engine: FakeEngine, airflow: Airflow, deferrable: bool
+) -> None:
+    run_task(launch(sh("sleep 50"), launch_conn_id="cluster", wait=False), FakeExecutionApi())
+
+    def end(_: str) -> None:
+        airflow.state = "failed"
+
+    engine.on_schedule = end
+    ran = run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=deferrable), airflow)
+
+    assert isinstance(ran.error, AppConflictError)
+    assert len(alive(engine)) == 1
 
 
 @pytest.mark.parametrize(

@@ -475,9 +475,9 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
 
 @pytest.mark.parametrize("how", ["mapping", "list", "list with =", "configuration"])
 def test_a_config_of_hydra_in_the_dag_file_is_read(tmp_path, monkeypatch, how: str) -> None:
-    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
+    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\nn: 0\n")
     monkeypatch.setitem(support.RUN, "conf", {"n": "1"})
-    override = "+n={{ dag_run.conf['n'] }}"
+    override = "n={{ dag_run.conf['n'] }}"
     if how == "mapping":
         args: Any = {"config_dir": str(tmp_path), "config_name": "one", "overrides": [override]}
     elif how == "configuration":

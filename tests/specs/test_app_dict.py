@@ -101,8 +101,8 @@ def test_a_mount_without_type_is_identified_by_its_keys():
         ({"arg": ["x"]}, "roles.0.arg: Role has no such field; did you mean 'args'?"),
         ({"base_image": "x", "entrypoint": "y"}, "roles.0.base_image: Role has no such field; did you mean"),
         ({"zzz": 1}, "roles.0.zzz: Role has no such field; it has name, image, min_replicas"),
-        ({"args": [5]}, 'roles.0.args.0: must be text, but 5 is of type int; write "5"'),
-        ({"args": "x"}, "roles.0.args: must be a list, but 'x' is of type str"),
+        ({"args": [5]}, "roles.0.args.0: must be text, but is of type int; use str()"),
+        ({"args": "x"}, "roles.0.args: must be a list, but is of type str"),
         ({"num_replicas": "2"}, "roles.0.num_replicas: must be a whole number, but '2' is of type str"),
         (
             {"retry_policy": "NEVER"},
@@ -191,14 +191,16 @@ def test_fields_of_a_subclass_are_reported_and_not_read_back():
 
 
 @pytest.mark.parametrize("value", [b"hunter2", {1: b"hunter2"}, {b"hunter2": 1}, [b"hunter2"], {"a": b"hunter2"}])
-def test_errors_never_show_a_value_of_env(value):
-    role = {"name": "w", "image": "", "entrypoint": "true", "env": {"DB_PASSWORD": value}}
+@pytest.mark.parametrize("field", ["env", "args"])
+def test_errors_never_show_a_value_of_env_or_args(field, value):
+    given = {"DB_PASSWORD": value} if field == "env" else [value]
+    role = {"name": "w", "image": "", "entrypoint": "true", field: given}
 
     for convert in (
         lambda: app_from_dict({"name": "a", "roles": [role]}),
         lambda: app_to_dict(AppDef("a", [Role(**role)])),
     ):
-        with pytest.raises(InvalidAppError, match=r"roles\.0\.env\.DB_PASSWORD") as caught:
+        with pytest.raises(InvalidAppError, match=rf"roles\.0\.{field}\.(DB_PASSWORD|0)") as caught:
             convert()
         assert "hunter2" not in str(caught.value)
 

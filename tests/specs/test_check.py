@@ -69,13 +69,13 @@ def test_a_good_app_passes_and_stays_as_it_is(app):
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"args": ["-m", 5]}, 'roles.0.args.1: must be text, but 5 is of type int; write "5"'),
-        ({"args": "-m x"}, "roles.0.args: must be a list, but '-m x' is of type str; write [...]"),
+        ({"args": ["-m", 5]}, "roles.0.args.1: must be text, but is of type int; use str()"),
+        ({"args": "-m x"}, "roles.0.args: must be a list, but is of type str; write [...]"),
         ({"args": ("a",)}, "roles.0.args: must be a list, but is of type tuple; write [...]"),
-        ({"args": [b"x"]}, "roles.0.args.0: must be text, but b'x' is of type bytes"),
+        ({"args": [b"x"]}, "roles.0.args.0: must be text, but is of type bytes"),
         (
             {"args": ["a\0b"]},
-            "roles.0.args.0: 'a\\x00b' contains a NUL character, which no program can receive; remove it",
+            "roles.0.args.0: the argument contains a NUL character, which no program can receive; remove it",
         ),
         ({"env": {"A": 5}}, "roles.0.env.A: must be text, but is of type int; use str()"),
         ({"env": {"A": None}}, "roles.0.env.A: must be text, but is of type NoneType"),
@@ -222,15 +222,27 @@ def test_all_problems_are_listed_in_one_error():
     ]
 
 
-@pytest.mark.parametrize("value", ["hunter2\0", 31337, ["hunter2"], {"hunter2": 1}])
-def test_errors_never_show_a_value_of_env(value):
+@pytest.mark.parametrize(
+    "value",
+    ["hunter2\0", "hunter2\ud800", "hunter2" * 20_000, 31337, ["hunter2"], {"hunter2": 1}],
+    ids=["NUL", "surrogate", "long", "number", "list", "dict"],
+)
+@pytest.mark.parametrize("field", ["env", "args"])
+def test_errors_never_show_a_value_of_env_or_args(field, value):
     """Error texts are written to task logs."""
     with pytest.raises(InvalidAppError) as caught:
-        check_app(_app(env={"PASSWORD": value}))
+        check_app(_app(env={"PASSWORD": value}) if field == "env" else _app(args=["--token", value]))
 
     assert "hunter2" not in str(caught.value)
     assert "31337" not in str(caught.value)
-    assert "roles.0.env.PASSWORD: " in str(caught.value)
+    assert f"roles.0.{'env.PASSWORD' if field == 'env' else 'args.1'}: " in str(caught.value)
+
+
+def test_an_error_does_not_show_arguments_that_are_not_a_list():
+    with pytest.raises(InvalidAppError, match=r"roles\.0\.args: must be a list, but is of type str; write") as caught:
+        check_app(_app(args="--token hunter2"))
+
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_long_value_is_cut():

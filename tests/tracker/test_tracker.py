@@ -226,6 +226,22 @@ def test_many_records_take_bounded_memory(tracker, tmp_path, monkeypatch, caplog
     assert "further records of run bad in metadata are left out" in caplog.text
 
 
+def test_a_directory_of_many_names_takes_bounded_memory(tracker, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("airflow_provider_launch.tracker.backend.fsspec._MOST_NAMES", 100)
+    tracker.add_source(RUN, "parent")
+    folder = tmp_path / "runs" / "bad" / "metadata"
+    folder.mkdir(parents=True)
+    for number in range(100):
+        (folder / f"b{number}.json").write_text("7")
+
+    assert len(tracker.metadata("bad")) == 100
+    assert caplog.text == ""
+    (folder / "one-more.json").write_text("7")
+    assert len(tracker.metadata("bad")) == 100
+    assert f"further names in {folder} are left out" in caplog.text
+    assert list(tracker.run_ids(parent_run_id="parent")) == [RUN]
+
+
 def replace_by_link(path, tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"source_run_id": "parent", "artifact_name": null}')

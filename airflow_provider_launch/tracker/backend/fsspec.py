@@ -10,6 +10,7 @@ import posixpath
 import stat
 import uuid
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -27,6 +28,8 @@ _LARGEST_RUN = 256 * 1024 * 1024
 """Maximum memory of the records of one kind of a run, as estimated."""
 _RECORD_BYTES, _PART_BYTES = 500, 64
 """Memory of a record with its name, and of an item of a list or object in it."""
+_MOST_NAMES = 200_000
+"""Maximum names in a directory of this host that are read; a store elsewhere lists them itself."""
 _OF_RECORD = frozenset({
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EAGAIN
 })  # fmt: skip
@@ -44,6 +47,7 @@ class FsspecTracker(TrackerBase):
     def __init__(self, fs: Any, root_dir: str) -> None:
         self._fs = fs
         self._root = root_dir.rstrip("/") or "/"
+        self._is_local = "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
         """Write the artifact to a file with its name."""
@@ -131,7 +135,7 @@ class FsspecTracker(TrackerBase):
             UntrustedError: it is not a regular file.
             OSError: it cannot be read, or is a link, which may lead to files of other users.
         """
-        if "file" not in self._fs.protocol:
+        if not self._is_local:
             found: bytes = self._fs.cat_file(path, start=0, end=LARGEST_RECORD + 1)
             return found
         # A FIFO has no end.
@@ -156,7 +160,13 @@ class FsspecTracker(TrackerBase):
 
     def _list(self, directory: str) -> list[str]:
         try:
-            return sorted(self._fs.ls(directory, detail=False))
+            if not self._is_local:
+                return sorted(self._fs.ls(directory, detail=False))
+            with os.scandir(directory) as entries:
+                found = [entry.path for entry in islice(entries, _MOST_NAMES + 1)]
+            if len(found) > _MOST_NAMES:
+                log.warning("further names in %s are left out, because there are many", directory)
+            return sorted(found[:_MOST_NAMES])
         except FileNotFoundError:
             return []
         except OSError as error:
