@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.cli.states import state_text, status_document
+from airflow_provider_launch.cli.output import state_text, status_document
 from airflow_provider_launch.cli.targets import Target, for_handle, for_launch
 from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
 from airflow_provider_launch.specs.handles import parse_app_handle

@@ -1,11 +1,17 @@
-"""Requests of commands to Airflow; no other module of this room imports it."""
+"""Requests of commands to Airflow, and `launch dryrun`; no other module of this room imports it."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.connections.definition import UNUSED_FIELDS, Definition
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.cli.output import Output
 
 
 def find_in_airflow(conn_id: str) -> Definition | None:
@@ -15,7 +21,7 @@ def find_in_airflow(conn_id: str) -> Definition | None:
         SchedulerUnavailableError: Airflow or its database does not answer.
     """
     from airflow_provider_launch._airflow import AirflowNotFoundException
-    from airflow_provider_launch.hooks.connections import find_connection
+    from airflow_provider_launch.hooks.launch import find_connection
 
     try:
         found = find_connection(conn_id)
@@ -58,3 +64,24 @@ def task_of(dag_id: str, task_id: str, file: str | None) -> Any:
     if not dag.has_task(task_id):
         raise InvalidAppError(f"DAG {dag_id!r} has no task {task_id!r}; it has {', '.join(sorted(dag.task_dict))}")
     return dag.get_task(task_id)
+
+
+def dryrun(options: argparse.Namespace, output: Output) -> int:
+    """Print the request that a task would send."""
+    shown = io.StringIO()
+    # DAG files print, and stdout is for the request only.
+    with contextlib.redirect_stdout(shown):
+        task = task_of(options.dag, options.task, options.file)
+    if shown.getvalue():
+        output.note(shown.getvalue().rstrip())
+    if not hasattr(task, "launch_conn_id") or not hasattr(task, "dry_run"):
+        raise InvalidAppError(f"task {options.task!r} is a {type(task).__name__}, which launches no app")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        task.dry_run()
+    text = shown.getvalue().rstrip("\n")
+    if output.as_json:
+        output.document({"dag_id": options.dag, "task_id": options.task, "request": text})
+    else:
+        output.data(text)
+    return 0

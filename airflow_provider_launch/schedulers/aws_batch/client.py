@@ -1,4 +1,4 @@
-"""Client of AWS Batch, CloudWatch Logs, S3 and ECR; translates botocore's errors."""
+"""Client of AWS Batch, CloudWatch Logs, S3 and ECR; translates botocore's errors, and checks permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
-from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup, definition_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.specs.secrets import masked_text
@@ -370,3 +370,61 @@ def _unreached(operation: str, error: Exception) -> LaunchError:
         cause = masked_text(str(error))  # endpoint_url may have a password
         return SchedulerUnavailableError(f"cannot {operation}: AWS is unreachable: {cause}; try again later")
     return LostAnswerError(f"cannot {operation}: AWS did not answer: {masked_text(str(error))}; try again later")
+
+
+_MISSING_NAME = "launch-permission-check"
+_GROUP = LogGroup("/aws/batch/job")
+
+ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "submit": ("batch:RegisterJobDefinition", "batch:SubmitJob", "batch:TagResource"),
+    "adopt": (
+        "batch:DescribeJobDefinitions",
+        "batch:ListJobs",
+        "batch:DescribeJobs",
+        "batch:DeregisterJobDefinition",
+    ),
+    "follow": ("batch:DescribeJobs", "batch:DescribeJobDefinitions", "batch:ListJobs", "batch:DescribeJobQueues"),
+    "why an app waits": ("batch:DescribeJobQueues", "batch:GetJobQueueSnapshot"),
+    "logs and results": ("logs:GetLogEvents", "logs:FilterLogEvents"),
+    "workspaces in ECR": ("ecr:GetAuthorizationToken",),
+    "end and delete": (
+        "batch:TerminateJob",
+        "batch:TagResource",
+        "batch:DescribeJobDefinitions",
+        "batch:DeregisterJobDefinition",
+        "batch:RegisterJobDefinition",
+    ),
+}
+"""Feature to the actions that it needs; the policy of the docs grants them, and roles of jobs need `iam:PassRole`."""
+
+
+def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
+    """Return the actions that are not allowed, as far as this can be checked without changes.
+
+    Raises:
+        SchedulerUnavailableError: AWS is unreachable.
+    """
+    asked: dict[str, Callable[[], object]] = {
+        "batch:DescribeJobQueues": lambda: aws.queue(queue or _MISSING_NAME),
+        "batch:DescribeJobs": lambda: aws.describe([_MISSING_NAME]),
+        "batch:DescribeJobDefinitions": lambda: aws.active(definition_name(_MISSING_NAME)),
+        "batch:ListJobs": lambda: [*aws.jobs_named(queue or _MISSING_NAME, _MISSING_NAME)],
+        "batch:GetJobQueueSnapshot": lambda: aws.front_of_queue(queue or _MISSING_NAME),
+        # AWS checks the permission first, then refuses the missing definition.
+        "batch:SubmitJob": lambda: aws.submit_nothing(queue or _MISSING_NAME, f"{definition_name(_MISSING_NAME)}:1"),
+        "batch:DeregisterJobDefinition": lambda: aws.deregister(definition_name(_MISSING_NAME), 1),
+        "batch:TerminateJob": lambda: aws.terminate(_MISSING_NAME, "launch: permission check"),
+        "logs:GetLogEvents": lambda: aws.log_events(_GROUP, _MISSING_NAME),
+        "logs:FilterLogEvents": lambda: aws.filter_events(_GROUP, [_MISSING_NAME]),
+    }
+    return [action for action, ask in asked.items() if not _allows(ask)]
+
+
+def _allows(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except DeniedError:
+        return False
+    except (RefusedError, NotFoundError):
+        return True
+    return True

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
-from airflow_provider_launch.schedulers.aws_batch.container import (
+from airflow_provider_launch.schedulers.aws_batch.job_definition import (
     has_log_result,
     log_driver,
     no_shell,

@@ -16,7 +16,7 @@ from airflow_provider_launch.workspace.docker_workspace import ImageBuilds
 _ECR = re.compile(
     r"(\d{12}\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.(?:aws|amazonwebservices\.com\.cn)))/"
 )
-_BUILDS = "airflow_provider_launch.schedulers.docker.builds"
+_BUILDS = "airflow_provider_launch.schedulers.docker.images"
 """Imported by name, because backends do not import each other, and few launches need it."""
 _SPARE_S = 1800.0
 """Seconds before its end at which a login is renewed: a push must be able to finish."""

@@ -30,19 +30,21 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
 from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp, Catalog
 from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
-from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
-from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError, missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.job_definition import (
+    AWSLOGS,
     app_with_defaults,
+    has_log_result,
+    log_driver,
     options_with_defaults,
     refuse_other_kinds,
     refuse_unnamed_base,
+    result_address,
 )
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.registry import EcrBuilds
 from airflow_provider_launch.schedulers.aws_batch.request import (

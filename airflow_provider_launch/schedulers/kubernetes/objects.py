@@ -28,8 +28,8 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
 from airflow_provider_launch.schedulers.kubernetes.result_container import LIMIT_BYTES, NAME
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.specs.error_reply import parse_json
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.failures import parse_json
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 

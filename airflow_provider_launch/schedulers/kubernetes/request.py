@@ -31,8 +31,13 @@ from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.environment import FIELD_PATH, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
-from airflow_provider_launch.schedulers.kubernetes.pod_template import is_template, on_template, pod_template
+from airflow_provider_launch.schedulers.kubernetes.overlay import (
+    checked_overlay,
+    is_template,
+    merged,
+    on_template,
+    pod_template,
+)
 from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER
 from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 from airflow_provider_launch.schedulers.spec_hash import spec_hash

@@ -56,7 +56,6 @@ from airflow_provider_launch.schedulers.kubernetes.objects import (
 )
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.places import connection_to, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
@@ -75,7 +74,7 @@ from airflow_provider_launch.schedulers.kubernetes.result_container import (
     result_bytes,
     size_of,
 )
-from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces, connection_to, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
     is_missing_source,

@@ -1,4 +1,4 @@
-"""Writes the index of times of an attempt, `schedulers/_kit/time_index.py`, while its program writes the logs.
+"""Writes the index of times of an attempt, `schedulers/_kit/file_log.py`, while its program writes the logs.
 
 The kernel reports one write into the directory of the attempt, and no further one until it is asked again. While the
 logs grow the index is written at intervals instead. So neither a silent program nor a single line costs anything. Where

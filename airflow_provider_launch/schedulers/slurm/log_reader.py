@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers._kit import file_log
-from airflow_provider_launch.schedulers._kit.time_index import FIRST_BYTES
+from airflow_provider_launch.schedulers._kit.file_log import FIRST_BYTES
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
 from airflow_provider_launch.schedulers.slurm.records import damage_text
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
