@@ -150,11 +150,7 @@ def sweep(options: argparse.Namespace, output: Output) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of `90s`, `30m`, `12h` or `7d`.
-
-    Raises:
-        InvalidAppError: the text is not a number with a unit.
-    """
+    """Return the seconds of `90s`, `30m`, `12h` or `7d`; refuse other texts."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise InvalidAppError(f"{text!r} is not a time; write a number with s, m, h or d: 90s, 30m, 12h, 7d")

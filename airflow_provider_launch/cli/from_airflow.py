@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_in_airflow(conn_id: str) -> Definition | None:
-    """Return a connection of Airflow's secrets backends or database; None if there is none.
-
-    Raises:
-        SchedulerUnavailableError: Airflow or its database does not answer.
-    """
+    """Return a connection of Airflow's secrets backends or database; None if there is none."""
     from airflow_provider_launch._airflow import AirflowNotFoundException
     from airflow_provider_launch.hooks.launch import find_connection
 
@@ -43,12 +39,7 @@ def aws_clients(options: Any) -> Any:
 
 
 def task_of(dag_id: str, task_id: str, file: str | None) -> Any:
-    """Return the operator of a DAG file.
-
-    Args:
-        dag_id: the DAG.
-        task_id: its task.
-        file: the DAG file. None: the DAGs folder is searched.
+    """Return the operator of a DAG file, or without `file` of the DAGs folder.
 
     Raises:
         InvalidAppError: there is no such DAG or task, or the file cannot be imported; the text has the error.

@@ -37,11 +37,7 @@ _STATES = {"SUCCEEDED": "32", "FAILED": "31", "CANCELLED": "33", "UNKNOWN": "33"
 
 
 class Output:
-    """Writes data and messages.
-
-    Args:
-        as_json: whether data is JSON: one document, or one per line of a log.
-    """
+    """Writes data and messages; with `as_json` data is JSON: one document, or one per line of a log."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -75,11 +71,7 @@ class Output:
     def line(self, key: str, label: str, text: str, *, to: TextIO | None = None) -> None:
         """Write a line of a replica, with a prefix in the colour of the replica.
 
-        Args:
-            key: the replica, as `role/k`.
-            label: the writer of the line: the replica, or one of its containers.
-            text: the line, without its line feed.
-            to: stdout or stderr. None: stdout.
+        `key` is the replica, as `role/k`; `label` is the writer of the line: the replica, or one of its containers.
         """
         stream = to or sys.stdout
         prefix = f"[{label}]"
@@ -91,11 +83,7 @@ class Output:
         stream.write(f"{prefix} {text}\n")
 
     def flush(self) -> None:
-        """Write what is buffered.
-
-        Raises:
-            BrokenPipeError: the reader has ended.
-        """
+        """Write what is buffered; a BrokenPipeError means that the reader has ended."""
         sys.stdout.flush()
 
     def discard(self) -> None:

@@ -37,12 +37,9 @@ class LaunchOptions:
 def split_extras(
     extras: Mapping[str, Any], connection: type[StructuredOpts], opts: type[StructuredOpts]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all fields of `connection`, and the set fields of `opts`.
+    """Return all fields of `connection`, and the set fields of `opts`; refuse unknown extras and wrong values.
 
     None counts as unset, because a form stores null for an empty field. Text is cast, because a URI has only text.
-
-    Raises:
-        InvalidRunConfigException: an extra is unknown or has a wrong value; the text names it.
     """
     of_connection, of_opts = checked_options(connection), checked_options(opts)
     given: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
@@ -60,11 +57,7 @@ def split_extras(
 
 
 def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
-    """Return the content of a connection of type `launch`, which names a scheduler of a plug-in.
-
-    Raises:
-        InvalidAppError: an extra is unknown, wrong or missing.
-    """
+    """Return the content of a connection of type `launch`, which names a scheduler of a plug-in."""
     known = {"scheduler": str, "params": Mapping, "cfg": Mapping}
     common, rest = common_extras(extras)
     given = {key: value for key, value in rest.items() if value is not None}
@@ -86,15 +79,7 @@ def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
 
 
 def typed_plugin_options(extras: Mapping[str, Any], scheduler: type[Any]) -> LaunchOptions:
-    """Return the content of a connection whose type a plug-in has registered.
-
-    Args:
-        extras: the extras of the connection.
-        scheduler: the class of its scheduler, with `name`, `connection_type` and `opts_type`.
-
-    Raises:
-        InvalidAppError: an extra is unknown, wrong or missing.
-    """
+    """Return the content of a connection whose type a plug-in has registered, by the class of its scheduler."""
     common, rest = common_extras(extras, scheduler.connection_type.as_runopts())
     params, cfg = split_extras(rest, scheduler.connection_type, scheduler.opts_type)
     common.setdefault("locked", params.get("locked") or [])
@@ -111,12 +96,7 @@ _COMMON: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 def common_extras(extras: Mapping[str, Any], own: runopts | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the extras that every connection of a plug-in may have, and the others.
 
-    Args:
-        extras: the extras of the connection.
-        own: the options of the connection; those of the same name are among the others.
-
-    Raises:
-        InvalidAppError: one has a wrong type.
+    Options of the connection, `own`, of the same name are among the others.
     """
     names = [name for name in _COMMON if own is None or own.registered_name(name) is None]
     common = {name: extras[name] for name in names if extras.get(name) is not None}
@@ -156,18 +136,7 @@ _OUTSIDE = {"setup": ("container", "container_mounts")}
 
 
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
-    """Refuse options of a task that the connection locks.
-
-    Args:
-        conn_id: the connection.
-        options: options of the connection.
-        schema: the options of its scheduler.
-        given: names of the options that the task sets, in any spelling.
-
-    Raises:
-        InvalidAppError: the connection locks a name that is not an option.
-        InvalidRunConfigException: the task sets an option that is locked.
-    """
+    """Refuse options of a task, in any spelling, that the connection locks, and locks on names that are not options."""
     if not options.locked:
         return
     for name in options.locked:
@@ -193,11 +162,7 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
 
 
 def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
-    """Refuse values in standard fields that this connection type does not use.
-
-    Raises:
-        InvalidAppError: names the fields.
-    """
+    """Refuse values in standard fields that this connection type does not use."""
     names = [name for name, value in used.items() if value]
     if names:
         raise InvalidAppError(

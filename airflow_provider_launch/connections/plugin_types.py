@@ -32,9 +32,7 @@ def _types_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:  # noqa: ARG001 -
 def plugin_scheduler(conn_type: str) -> type[Any] | None:
     """Return the class of the scheduler of a type; None if no plug-in has registered the type.
 
-    Raises:
-        MissingDependencyError: the plug-in cannot be imported.
-        InvalidAppError: the entry point is not a class with options.
+    Refuses an entry point that cannot be imported, or that is not a class with options.
     """
     found = plugin_types().get(conn_type)
     if found is None:

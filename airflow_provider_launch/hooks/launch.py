@@ -263,8 +263,7 @@ def deployment() -> Deployment:
 def find_connection(conn_id: str) -> Connection:
     """Return a connection of Airflow: in a task, a trigger, or a script on a host with Airflow's configuration.
 
-    Raises:
-        AirflowNotFoundException: no such connection, or Airflow's API server has failed.
+    AirflowNotFoundException also means that Airflow's API server has failed.
     """
     try:
         return ask(lambda: BaseHook.get_connection(conn_id))

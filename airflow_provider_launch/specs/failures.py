@@ -171,16 +171,12 @@ def in_order_of_failure(
 
     A replica whose error only reports lost peers comes after the others. Then the time of the error file decides,
     because a process may need seconds to end, and its peers may exit before it. For a killed process, which writes no
-    file, it is the time of its end. Then the replica that the scheduler names comes first, then the first exit.
+    file, it is the time of its end. Then the replica that the scheduler names in `msg` comes first, then the first
+    exit.
 
     Replicas that the launcher stopped count only if they had written an error file that is not about lost peers or the
     stop itself, as torchrun writes one. Of more than 64 replicas, only the errors of those that ended first are
-    compared.
-
-    Args:
-        replicas: of the last attempt.
-        msg: the scheduler's message about the app.
-        last_lines: the last lines by `role/replica`, as far as they are known.
+    compared. `last_lines` are those of `role/replica`, as far as they are known.
     """
     lines = last_lines or {}
 

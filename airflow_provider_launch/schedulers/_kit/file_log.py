@@ -73,12 +73,8 @@ def line_times(
 ) -> tuple[list[float], int, int]:
     """Return the time of each line, the position in the index for later lines, and how many lines the index covers.
 
-    Args:
-        index: the index of the attempt.
-        stream: the log.
-        position: position in the index from an earlier call, or 0.
-        ends: end offsets of the lines, in order.
-        modified: time of the last write of the log: the time of lines that the index does not cover yet.
+    Lines that it does not cover get `modified`, the time of the last write of the log. `position` is that of an earlier
+    call, or 0; `ends` are the end offsets of the lines.
     """
     times: list[float] = []
     newest = 0.0
@@ -151,15 +147,10 @@ def read_chunk(
     is_complete: Callable[[int], bool],
     open_index: OpenIndex | None = None,
 ) -> LogChunk:
-    """Return the next lines of one replica.
+    """Return the next lines of one replica, whose `attempts` are pairs of app attempt and replica attempt.
 
-    Args:
-        attempts: (app attempt, replica attempt) of each, in order.
-        cursor: the cursor of an earlier chunk, or None.
-        streams: the stream to read; None and COMBINED mean both.
-        open_log: opens one file.
-        is_complete: whether the log of the attempt with this index is complete; called before its files are read.
-        open_index: opens the index of times; lines of a backend without one have no time.
+    `is_complete` returns whether the log of the attempt with this index is complete, and is called before its files are
+    read. Lines of a backend without `open_index` have no time.
     """
     wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
 
@@ -203,12 +194,7 @@ def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[
 
 
 def unfinished_text(file: LogFile, offset: int) -> str:
-    """Return the end of the text after the last line; empty if there is none, or if there are unread lines.
-
-    Args:
-        file: the log.
-        offset: the end of the last line that was delivered.
-    """
+    """Return the end of the text after the last line, which ends at `offset`; empty if there are unread lines."""
     start = max(offset, file.size - _UNFINISHED_BYTES)
     data = file.read(start, file.size - start)
     return "" if b"\n" in data else data.decode("utf-8", "ignore")
@@ -295,12 +281,8 @@ class _File:
 def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
     """Open a file of a file system that is mounted here; None if there is no regular file.
 
-    The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it.
-
-    Args:
-        path: the path of the file.
-        root: the directory that `path` is relative to; the app may have replaced directories below it by links. None:
-            the app sees the same files as this process, and no directory is checked.
+    The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it. With
+    `root`, no directory below it may be a link either; without it, the app sees the same files as this process.
     """
     *folders, name = path.split("/") if root else [path]
     try:

@@ -16,15 +16,9 @@ OptsT = TypeVar("OptsT", bound=StructuredOpts)
 
 
 def options_by_role(app: AppDef, opts: OptsT, of_app: Collection[str]) -> dict[str, OptsT]:
-    """Return the options of each role: those of the launch, overridden by those for the role.
+    """Return the options of each role: those of the launch, overridden by those for the role in its `by_role`.
 
-    Args:
-        app: the app to launch.
-        opts: the options of the launch; the mapping in `by_role` has options for single roles.
-        of_app: names of options that apply to the whole app and cannot differ.
-
-    Raises:
-        InvalidAppError: a role does not exist, or an option is unknown, wrong, or applies to the whole app.
+    Refuses roles that do not exist, and options that are unknown, wrong, or in `of_app`: those apply to the whole app.
     """
     given: Mapping[str, Mapping[str, Any]] = opts.get(BY_ROLE) or {}
     names = [role.name for role in app.roles]

@@ -148,13 +148,7 @@ class Aws:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def submit(self, arguments: Mapping[str, Any]) -> str:
-        """Submit a job and return its id.
-
-        Raises:
-            RefusedError: no job was submitted.
-            LostAnswerError: the job may have been submitted.
-            SchedulerUnavailableError: AWS is unreachable.
-        """
+        """Submit a job and return its id; RefusedError: none was submitted; LostAnswerError: perhaps one was."""
         client = self.clients.submit
         # After a registration Batch may not know the definition for some seconds.
         answer = self._repeated(lambda: self._call(client, self._batch_bucket, "submit_job", arguments), {404, 429})
@@ -212,12 +206,7 @@ class Aws:
     # ---- logs --------------------------------------------------------------------------------------------------------
 
     def log_events(self, group: LogGroup, stream: str, **where: Any) -> dict[str, Any]:
-        """Return a page of a stream from `nextToken` or `startTime` on.
-
-        Raises:
-            NotFoundError: the stream has no lines yet.
-            BadTokenError: the token has expired.
-        """
+        """Return a page of a stream; NotFoundError: it has no lines yet; BadTokenError: the token has expired."""
         arguments = {"logGroupName": group.name, "logStreamName": stream, "startFromHead": True, **where}
         return self._call(self._logs(group.region), self._logs_bucket, "get_log_events", arguments)
 
@@ -238,8 +227,7 @@ class Aws:
     def s3_object(self, bucket_name: str, key: str, limit: int) -> tuple[bytes, int] | None:
         """Return the first bytes of an object and its size; None if it does not exist.
 
-        Raises:
-            DeniedError: GetObject is not allowed; or, without the permission ListBucket, the object does not exist.
+        Without the permission ListBucket, DeniedError also means that the object does not exist.
         """
         try:
             found = self._call(self._extra("s3"), self._logs_bucket, "get_object", {"Bucket": bucket_name, "Key": key})
@@ -251,11 +239,7 @@ class Aws:
     # ---- images ------------------------------------------------------------------------------------------------------
 
     def registry_login(self, region: str) -> tuple[str, datetime]:
-        """Return a login of ECR in a Region, base64 of `user:password`, and the time when it expires.
-
-        Raises:
-            DeniedError: GetAuthorizationToken is not allowed.
-        """
+        """Return a login of ECR in a Region, base64 of `user:password`, and the time when it expires."""
         operation = "get_authorization_token"
         answer = self._call(self._extra("ecr", region), self._batch_bucket, operation, {})
         for row in _rows_in(operation, answer, "authorizationData"):
@@ -399,11 +383,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
-    """Return the actions that are not allowed, as far as this can be checked without changes.
-
-    Raises:
-        SchedulerUnavailableError: AWS is unreachable.
-    """
+    """Return the actions that are not allowed, as far as this can be checked without changes."""
     asked: dict[str, Callable[[], object]] = {
         "batch:DescribeJobQueues": lambda: aws.queue(queue or _MISSING_NAME),
         "batch:DescribeJobs": lambda: aws.describe([_MISSING_NAME]),

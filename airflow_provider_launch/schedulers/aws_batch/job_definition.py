@@ -42,11 +42,7 @@ _OF_OPTION = {
 
 
 def refuse_other_kinds(definition: Mapping[str, Any]) -> None:
-    """Refuse a definition that is not that of a container.
-
-    Raises:
-        UnsupportedError: it is for several nodes, EKS, or several containers.
-    """
+    """Refuse a definition that is not that of a container, but for several nodes, EKS, or several containers."""
     if not definition.get("containerProperties"):
         kind = definition.get("type", "container")
         raise UnsupportedError(
@@ -56,12 +52,9 @@ def refuse_other_kinds(definition: Mapping[str, Any]) -> None:
 
 
 def refuse_unnamed_base(app: AppDef, cfg: Mapping[str, Any]) -> None:
-    """Refuse to build a workspace on the image of a definition.
+    """Refuse to build a workspace for a role without an image, on the image of a definition.
 
     A later revision may have another image, and a retry would then build another image and refuse its own app.
-
-    Raises:
-        InvalidAppError: a role with a workspace names no image.
     """
     for role in app.roles:
         if cfg.get("job_definition") and role.workspace and role.image in {"", NONE}:
@@ -145,12 +138,8 @@ def container_properties(
 ) -> dict[str, Any]:
     """Return `containerProperties` of a role, or of one replica.
 
-    Args:
-        request: the app.
-        role: one of its roles.
-        first: number of its first node, in a multi-node job.
-        attempt: attempt of the app.
-        replica: number of the only replica with these properties. None means all replicas of the role.
+    `first` is the number of the first node of the role in a multi-node job; `replica` that of the only replica with
+    these properties, None for all.
     """
     opts, layout = request.opts, request.layout
     if replica is None and role.num_replicas == 1:

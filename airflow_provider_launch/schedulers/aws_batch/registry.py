@@ -37,11 +37,7 @@ class EcrBuilds:
         """Address of the engine and registry to the engine with its login."""
 
     def connect(self, cfg: Mapping[str, Any]) -> ImageBuilds | None:
-        """Return the engine that builds; None if option `image_repo` is not in ECR.
-
-        Raises:
-            DeniedError: GetAuthorizationToken is not allowed.
-        """
+        """Return the engine that builds; None if option `image_repo` is not in ECR."""
         found = _ECR.match(cfg.get("image_repo") or "")
         if found is None:
             return None

@@ -192,16 +192,9 @@ def hash_of(app: AppDef, opts: AwsBatchOpts) -> str:
 
 
 def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:
-    """Return the request for `app`.
-
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, valid in the name of a job.
-        environ: variables of the launcher.
+    """Return the request for `app`, which is left as it is; refuse what Batch cannot run.
 
     Raises:
-        UnsupportedError: a role uses a feature that Batch does not have.
         InvalidAppError: there is no queue, or the app is larger than a job definition may be.
     """
     if not opts.queue:

@@ -410,11 +410,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
         return str(self.aws.describe([job["jobId"]])[job["jobId"]]["jobArn"])
 
     def missing_permissions(self, queue: str | None) -> builtins.list[str]:
-        """Return the AWS actions that the credentials do not allow; nothing is created.
-
-        Raises:
-            InvalidAppError: the queue does not exist.
-        """
+        """Return the AWS actions that the credentials do not allow; nothing is created. Refuses a missing queue."""
         missing = missing_permissions(self.aws, queue)
         if not missing and queue and self.aws.queue(queue) is None:
             raise InvalidAppError(
@@ -505,10 +501,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
 def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:
     """Return the AWS Batch scheduler, without a request to AWS.
 
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `AwsBatchConnection`, and `make_clients` if the caller has its own credentials; others are
-            ignored, because all factories get the same arguments.
+    `make_clients` is for callers with their own credentials. The other keywords are as in `connection_from`.
     """
     make: MakeClients = kwargs.get("make_clients") or make_clients
     return AwsBatchScheduler(session_name, connection_from(AwsBatchConnection, kwargs), make)

@@ -41,11 +41,9 @@ _MOST_EARLY = 4 * 1024 * 1024
 
 
 class FrameLines:
-    """Parses a followed log into lines, see `LineParser`.
+    """Parses a followed log into lines from `cursor` on, see `LineParser`.
 
-    Args:
-        cursor: the cursor of an earlier read of the container; empty at the first line.
-        is_whole: the response has the whole log since the time of `since`, and not only a tail.
+    With `is_whole` the response has the whole log since the time of `since`, and not only a tail.
     """
 
     def __init__(self, cursor: Mapping[str, Any], *, is_whole: bool) -> None:
@@ -119,11 +117,7 @@ class LogStreams:
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
-        """Open the log of a container at a cursor; None if the connection has no sockets.
-
-        Raises:
-            OSError: the engine did not open the stream.
-        """
+        """Open the log of a container at a cursor; None if the connection has no sockets."""
         tail = self._tail(container) if cursor.get("newest") is not None and not cursor.get("pending") else None
         parser = FrameLines(cursor, is_whole=tail is None)
         answer = self._engine.follow_logs(container, parser.since, tail)

@@ -83,10 +83,8 @@ class Engine:
     ) -> tuple[list[Container], float]:
         """Return the containers of the launcher, and the engine's time in epoch seconds.
 
-        Args:
-            app_id: only those of this app.
-            since: only those created after the container with this id.
-            cached: containers from an earlier list, by id; unchanged ones are reused.
+        `app_id` and `since`, the id of a container, select those of one app and newer ones; `cached` are containers
+        from an earlier list, of which unchanged ones are reused.
 
         Raises:
             NotFoundError: the container `since` does not exist.
@@ -119,13 +117,8 @@ class Engine:
     def stops(self, ids: Collection[str], since: int, until: int, *, signalled: bool = False) -> dict[str, OutsideStop]:
         """Return the stops of containers, from the events that the engine still has.
 
-        Args:
-            ids: the ids of the containers.
-            since: time of the first event, in epoch seconds; earlier ones do not matter.
-            until: time at which to stop waiting for their ends.
-            signalled: wait for their signals only, not for their ends.
-
-        A slow response is dropped, so that it does not delay other apps.
+        Reads events between two times in epoch seconds, waiting for the ends of the containers, or with `signalled`
+        only for their signals. A slow response is dropped, so that it does not delay other apps.
         """
         filters = {"type": ["container"], "label": [f"{Label.MANAGED}=true"], "event": ["kill", "die", "restart"]}
         query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
@@ -157,9 +150,7 @@ class Engine:
     def create(self, name: str, body: Mapping[str, Any], platform: str | None = None) -> str:
         """Create a container and return its id.
 
-        Raises:
-            TakenError: a container of that name exists; the error has its labels.
-            NotFoundError: the image is missing.
+        Raises TakenError with the labels of an existing one, and NotFoundError without the image.
         """
         query = {"name": name, **({"platform": platform} if platform else {})}
         deadline = time.monotonic() + _CREATION_S
@@ -185,12 +176,7 @@ class Engine:
                     raise TakenError(str(error), labels) from error
 
     def start(self, container: str) -> None:
-        """Start a container; no-op for a running one.
-
-        Raises:
-            NotFoundError: the container does not exist (any more).
-            SchedulerRejectedError: it cannot be started; its inspection now shows the reason.
-        """
+        """Start a container; no-op for a running one. If it cannot be started, its inspection shows the reason."""
         deadline = time.monotonic() + _CREATION_S
         while True:
             try:
@@ -222,9 +208,7 @@ class Engine:
     def stop(self, container: str, *, wait_s: float | None = None) -> None:
         """Send TERM, and KILL after the container's own grace time; no-op for an ended or unknown one.
 
-        Args:
-            container: id or name.
-            wait_s: seconds to wait for its end. None: do not wait, the engine stops it in the background.
+        Wait up to `wait_s` for its end; None: do not wait, the engine stops it in the background.
         """
         from requests import ReadTimeout
 
@@ -271,11 +255,7 @@ class Engine:
         return self.wire.open("GET", f"/containers/{container}/logs", _log_query(since, tail))
 
     def follow_logs(self, container: str, since: str | None, tail: int | None) -> HttpAnswer | None:
-        """Return the same as a stream that stays open until the container ends; None if the transport has no streams.
-
-        Raises:
-            OSError: the engine did not open the stream.
-        """
+        """Return the same as a stream that stays open until the container ends; None if the transport has none."""
         query = {**_log_query(since, tail), "follow": "1"}
         return self.wire.open_socket(f"/containers/{container}/logs?{urlencode(query)}")
 
@@ -390,11 +370,7 @@ class Networks:
         self._wire = wire
 
     def ensure(self, name: str, labels: Mapping[str, str]) -> None:
-        """Create a bridge network of that name, unless it exists.
-
-        Raises:
-            SchedulerRejectedError: the engine is out of addresses.
-        """
+        """Create a bridge network of that name, unless it exists."""
         found = self._named(name)
         if not found:
             body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": dict(labels)}

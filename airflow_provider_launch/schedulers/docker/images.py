@@ -38,12 +38,7 @@ class Images:
         self._mutex = threading.Lock()
 
     def pull(self, image: str, platform: str | None) -> None:
-        """Pull an image.
-
-        Raises:
-            SchedulerRejectedError: the registry refuses, has no such image, or the engine cannot reach it.
-            InvalidAppError: the name is not a valid image name.
-        """
+        """Pull an image."""
         from docker.utils import parse_repository_tag
 
         repository, tag = parse_repository_tag(image)
@@ -75,10 +70,7 @@ class Images:
         """Return the names of labels that are too large for a container to inherit; cached for ten seconds.
 
         The engine repeats all labels of a container in each list. Some builders add labels of 100 KB to their images,
-        which no container needs.
-
-        Raises:
-            InvalidAppError: the other labels are still too large.
+        which no container needs. Refuses an image whose other labels are still too large.
         """
         with self._mutex:
             if (cached := self._large.get(image)) is not None:
@@ -138,10 +130,6 @@ class Images:
         """Return the header with the login for the registry of a repository; empty if there is none.
 
         The login is that of the connection, else of `docker login` on this host.
-
-        Raises:
-            InvalidAppError: the name is not a valid repository.
-            SchedulerRejectedError: a credential helper of this host fails.
         """
         from docker.auth import encode_header, resolve_index_name, resolve_repository_name
         from docker.errors import InvalidRepository
@@ -169,11 +157,7 @@ class Images:
 
 
 def _login_of_host(server: str) -> dict[str, Any]:
-    """Return the login of `docker login` on this host, from `~/.docker/config.json` and its credential helpers.
-
-    Raises:
-        SchedulerRejectedError: a credential helper fails.
-    """
+    """Return the login of `docker login` on this host, from `~/.docker/config.json` and its credential helpers."""
     from docker.auth import load_config
     from docker.errors import DockerException
 
@@ -228,12 +212,7 @@ class Builds:
         self._images.pull(image, platform)
 
     def build(self, context: IO[bytes], query: Mapping[str, Any], *, quiet: bool) -> None:
-        """Build an image.
-
-        Args:
-            context: a tar archive, read from its current position.
-            query: parameters of the engine's build request.
-            quiet: leave the output out of the log.
+        """Build an image from a tar archive, read from its current position.
 
         Raises:
             InvalidAppError: the Dockerfile is wrong.
@@ -265,12 +244,7 @@ class Builds:
                 log.info("%s", END)
 
     def push(self, image: str, repository: str, tag: str) -> None:
-        """Push an image under a name, unless the registry has it.
-
-        Raises:
-            SchedulerRejectedError: the registry refuses, or the engine cannot reach it.
-            InvalidAppError: the name is not a valid repository.
-        """
+        """Push an image under a name, unless the registry has it."""
         login = self._push_headers(repository)
         name = f"{repository}:{tag}"
         if self._is_in_registry(name, login):
@@ -326,9 +300,8 @@ class Builds:
 def connect_builds(host: str | None, docker_client: Any = None) -> Builds:
     """Return the builder of an engine, without a request to it.
 
-    Args:
-        host: the address of the engine. None: `DOCKER_HOST`, or the default socket.
-        docker_client: a client of docker-py for the engine; it has priority over `host`.
+    `docker_client`, of docker-py, has priority over the address `host`; without both it is `DOCKER_HOST`, or the
+    default socket.
     """
     connection = DockerConnection(host=host or (docker_client.api.base_url if docker_client is not None else None))
     wire = Wire(connection, None if docker_client is None else docker_client.api)

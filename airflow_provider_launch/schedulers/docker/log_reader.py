@@ -92,12 +92,9 @@ class LogReader:
         self._open.close()
 
     def read(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
-        """Return the next lines.
+        """Return the next lines from a cursor on, which is empty at the first line.
 
-        Args:
-            container: its id.
-            cursor: the cursor of an earlier chunk of the container; empty at the first line.
-            complete: the container had ended before this call, so its log is complete.
+        With `complete` the container had ended before this call, so its log is complete.
 
         Raises:
             NotFoundError: the container does not exist.
@@ -160,12 +157,8 @@ class LogReader:
     def _narrowed(self, answer: _Answer, container: str, cursor: Mapping[str, Any], short: int, tail: int) -> _Answer:
         """Return a response that starts shortly before the position.
 
-        Args:
-            answer: a response that starts before it; closed if another one is returned.
-            container: its id.
-            cursor: the position.
-            short: a tail of this many frames starts after it.
-            tail: number of frames in the response.
+        `answer` starts before it and is closed if another one is returned; it has `tail` frames, and a tail of `short`
+        frames starts after the position.
         """
         positions = positions_in(cursor)
         while positions and tail - short > NARROW_FRAMES:

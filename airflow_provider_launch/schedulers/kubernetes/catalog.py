@@ -146,11 +146,7 @@ class Catalog:
                 return
 
     def record(self, app_id: str) -> AppRecord | None:
-        """Read and check the record of an app; None if the app does not exist.
-
-        Raises:
-            DamagedError: the record is malformed.
-        """
+        """Read and check the record of an app; None if the app does not exist."""
         return self.checked(self.unchecked_record(app_id))
 
     def unchecked_record(self, app_id: str) -> AppRecord | None:
@@ -159,11 +155,7 @@ class Catalog:
         return AppRecord.of(document) if document else None
 
     def checked(self, record: AppRecord | None) -> AppRecord | None:
-        """Check and cache a record.
-
-        Raises:
-            DamagedError: the record is malformed.
-        """
+        """Check and cache a record."""
         if record is None:
             return None
         with readable(record):

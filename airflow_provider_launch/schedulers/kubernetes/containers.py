@@ -62,13 +62,7 @@ class SideContainer:
 
 
 def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: str) -> tuple[SideContainer, ...]:
-    """Return the other containers of a pod, init containers first.
-
-    Args:
-        spec: spec of the pod.
-        status: status of the pod.
-        main: name of the container that runs the program.
-    """
+    """Return the containers of a pod except `main`, init containers first."""
     native = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
     init = [_container(one, is_init=True, native=native) for one in status.get("initContainerStatuses") or []]
     others = [one for one in status.get("containerStatuses") or [] if one["name"] != main]

@@ -33,11 +33,7 @@ OURS = {
 
 
 def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parts of the overlay by kind.
-
-    Raises:
-        InvalidAppError: a kind is unknown, or the launcher sets a field itself.
-    """
+    """Return the parts of the overlay by kind; refuse unknown kinds, and fields that the launcher sets itself."""
     found: dict[str, dict[str, Any]] = {}
     for kind, part in overlay.items():
         if kind not in OURS:
@@ -70,8 +66,7 @@ def _refuse_models(kind: str, part: object) -> None:
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `base` with the overlay: objects merge, lists are appended to, null removes, the rest replaces.
 
-    Raises:
-        InvalidAppError: a value has another kind than in `base`: object, list or plain value.
+    Refuses a value of another kind than in `base`: object, list or plain value.
     """
     result = copy.deepcopy(dict(base))
     for name, value in overlay.items():
@@ -129,13 +124,9 @@ def is_template(document: object) -> bool:
 
 
 def pod_template(given: str | Mapping[str, Any] | None) -> PodTemplate:
-    """Return the parts of a pod template.
+    """Return the parts of a pod template, or of a YAML or JSON file with it.
 
-    Args:
-        given: the template, or the path of a YAML or JSON file with it. None: there is none.
-
-    Raises:
-        InvalidAppError: it is not a pod, or the launcher sets a field itself.
+    Refuses a document that is not a pod, and fields that the launcher sets itself.
     """
     if given is None:
         return PodTemplate()
@@ -195,12 +186,9 @@ def _refuse_unknown(document: Mapping[str, Any], known: Iterable[str], what: str
 
 
 def on_template(template: Mapping[str, Any], ours: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `ours` on top of the template: objects merge, and lists are appended.
+    """Return `ours` on top of the template, and that on top of `defaults`: objects merge, and lists are appended.
 
-    Args:
-        template: a part of the template; not changed.
-        ours: the part that role and options ask for.
-        defaults: the part that a role without options would have; the template overrides it.
+    `defaults` are the part that a role without options would have.
     """
     result = copy.deepcopy(dict(template))
     for name, value in ours.items():

@@ -60,13 +60,9 @@ class Assessment:
 
 
 def assess(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Assessment:
-    """Return the assessment of an app.
+    """Return the assessment of an app, whose record, if it is there, was read after its Jobs.
 
-    Args:
-        app: its Jobs, and its record, if that was read after the Jobs.
-        plan: its roles and limits.
-        now: epoch seconds by the server's clock.
-        submitted: whether the caller is submitting the app, so that its first attempt may start.
+    With `submitted` the caller is submitting the app, so that its first attempt may start.
     """
     assessment = _Assessor(app, plan, now, submitted=submitted).assessment()
     if plan.ttl_s is None or (app.record and app.record.deleting):

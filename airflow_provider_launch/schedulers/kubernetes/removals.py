@@ -43,12 +43,9 @@ def first_killed(
     pods: Iterable[Pod],
     events: Callable[[], Iterable[Mapping[str, Any]]],
 ) -> tuple[PlannedRole, int] | None:
-    """Return the first replica whose program ran when its pod was removed; None if there is none.
+    """Return the first replica without a pod whose program ran when its pod was removed; None if there is none.
 
-    Args:
-        missing: replicas without pods.
-        pods: the remaining pods.
-        events: returns the events with reason `Killing`, which a node writes when it stops a running container.
+    `events` returns those with reason `Killing`, which a node writes when it stops a running container.
     """
     stopped = {(pod.role, pod.replica) for pod in pods if pod.was_stopped_outside}
     for role, _, k in missing:

@@ -168,9 +168,7 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
 def packed(request: KubernetesRequest, held: Mapping[str, str] | None = None) -> str:
     """Return the request as the text of an annotation.
 
-    Args:
-        request: the request.
-        held: variables that `unpacked` gets too; those of the first role with the same text are left out.
+    `held` are variables that `unpacked` gets too; those of the first role with the same text are left out.
     """
     document = request.to_json()
     own_roles, roles = document["roles"], [{**role} for role in request.app["roles"]]
@@ -259,17 +257,9 @@ def variables_in(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mapping[str, str]) -> KubernetesRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is left as it is.
 
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, valid as the name of a Service.
-        environ: variables of the launcher.
-
-    Raises:
-        UnsupportedError: a role uses a feature that Kubernetes does not have.
-        InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
+    Refuses features that Kubernetes lacks, roles or ports that cannot be distinguished, and apps that are too large.
     """
     refuse_equal_port_variables(app)
     if opts.success_policy == "leader" and app.roles[0].service:

@@ -63,11 +63,7 @@ class Place:
 
 
 def place_of(connection: KubernetesConnection, context: str | None, namespace: str | None) -> Place:
-    """Return the place that a launch names.
-
-    Raises:
-        InvalidAppError: the connection does not allow it.
-    """
+    """Return the place that a launch names, if the connection allows it."""
     given = {"context": (context, connection.contexts), "namespace": (namespace, connection.namespaces)}
     chosen = {}
     for name, (value, others) in given.items():
@@ -178,11 +174,7 @@ class SeveralNamespaces:
         return found, failure
 
     def _search(self, app_id: str) -> _Scheduler | None:
-        """Return the scheduler of the namespace that has the app now; None if the app does not exist.
-
-        Raises:
-            LaunchError: a namespace did not answer, or two namespaces have the app.
-        """
+        """Return the scheduler of the namespace that has the app now; None if the app does not exist."""
         at = self._locate([app_id]).get(app_id)
         if isinstance(at, LaunchError):
             raise at

@@ -31,15 +31,7 @@ Newest = dict[tuple[str, int], Pod]
 def response_from(
     app: App, plan: Plan, assessment: Assessment, pods: Iterable[Pod], request: KubernetesRequest | None
 ) -> DescribeAppResponse:
-    """Return the response for one app.
-
-    Args:
-        app: the app with its Jobs.
-        plan: its roles.
-        assessment: its state and next step.
-        pods: its pods, also those of earlier attempts.
-        request: its request; None leaves roles and metadata empty.
-    """
+    """Return the response for one app; `pods` include those of earlier attempts, and `request` may be unknown."""
     newest = newest_attempts(pods, app.attempt)
     if assessment.state is AppState.PENDING and any(pod.has_started for pod in newest.values()):
         # The counters of a Job lag a second behind its pods.

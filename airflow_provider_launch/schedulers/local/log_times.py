@@ -28,11 +28,7 @@ _GROWTH = 0.01
 
 
 class LogTimes:
-    """The index of one attempt; does nothing if the file cannot be written.
-
-    Args:
-        directory: the directory of the attempt, relative to the working directory.
-    """
+    """The index of the attempt in `directory`; does nothing if the file cannot be written."""
 
     def __init__(self, directory: str) -> None:
         self._paths = (f"{directory}/stdout", f"{directory}/stderr")

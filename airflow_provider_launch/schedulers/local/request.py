@@ -105,11 +105,7 @@ class LocalRequest(StoredRequest):
     """Name of a directory of the app to the files that are copied there at submission."""
 
     def copy_workspaces(self, directory: str) -> None:
-        """Copy all workspaces below the directory of the app.
-
-        Raises:
-            InvalidAppError: a file cannot be copied.
-        """
+        """Copy all workspaces below the directory of the app."""
         for name, files in self.workspaces.items():
             log.info("copying %s", files)
             try:
@@ -145,19 +141,11 @@ def build_request(
     *,
     backend: str = "local",
 ) -> LocalRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is not changed; `gpus` are those of this host.
 
-    Args:
-        app: the app; not changed.
-        opts: options of this launch.
-        app_id: its id, a valid directory name.
-        environ: variables of the launcher.
-        gpus: GPUs of this host.
-        app_dir: the future directory of the app; workspaces are copied below it.
-        backend: the name of the scheduler, for errors.
+    `app_dir` is the future directory of the app, below which workspaces are copied.
 
     Raises:
-        UnsupportedError: a role uses a feature that local processes lack.
         InvalidAppError: the image is not a directory, a workspace is missing or too large, or names are too long.
     """
     refuse_more_gpus(

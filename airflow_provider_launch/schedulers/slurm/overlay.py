@@ -49,8 +49,7 @@ _LIKE_OURS = frozenset(["gpus"])
 def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
     """Return the options with the overlay: a value replaces, True is a flag, False and None remove, a list repeats.
 
-    Raises:
-        InvalidAppError: a name is not a long option, the launcher sets it itself, or its value is not plain.
+    Refuses names that are not long options, or that the launcher sets itself, and values that are not plain.
     """
     result = list(options)
     for name, value in (overlay or {}).items():

@@ -120,17 +120,9 @@ class SlurmRequest(AppRequest[SlurmRole]):
 
 
 def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[str, str]) -> SlurmRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is left as it is.
 
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, a valid directory name.
-        environ: variables of the launcher.
-
-    Raises:
-        UnsupportedError: a role uses a feature that Slurm does not have.
-        InvalidAppError: an option or a variable cannot be used.
+    Refuses features that Slurm lacks, and options or variables that cannot be used.
     """
     refuse_equal_port_variables(app)
     _refuse_mixed_retries(app)
@@ -185,11 +177,7 @@ def _asked_for(opts: SlurmOpts) -> dict[str, Any]:
 
 
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
-    """Return the request of a document that `to_json` returned.
-
-    Raises:
-        ValueError: the document has another shape; other errors mean the same.
-    """
+    """Return the request of a document of `to_json`; an error of any type means that it has another shape."""
     request = request_from_json(SlurmRequest, SlurmRole, document)
     if any(set(role.slug) & {"/", "\n"} for role in request.roles):
         raise ValueError("a directory of a role is not a name")
