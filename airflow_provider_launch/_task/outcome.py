@@ -17,7 +17,7 @@ from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.log_groups import unfolded
+from airflow_provider_launch.util.strings import unfolded
 from airflow_provider_launch.util.untrusted import clean_json, clean_text, one_line
 
 MOST_RESULTS_BYTES = 2 * 1024 * 1024

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_provider_launch.cli.follow import follow, show_line
 from airflow_provider_launch.cli.targets import for_handle
 from airflow_provider_launch.schedulers.api import Stream
-from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
-    MalformedAppHandleException,
-    UnknownAppException,
-)
+from airflow_provider_launch.specs.errors import InvalidAppError, MalformedAppHandleException, UnknownAppException
 
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.output import Output

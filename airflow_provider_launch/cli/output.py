@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import is_terminal
-from airflow_provider_launch.util.log_groups import END, START
+from airflow_provider_launch.util.strings import END, START
 from airflow_provider_launch.util.untrusted import clean_json, one_line
 
 if TYPE_CHECKING:

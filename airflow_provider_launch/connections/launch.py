@@ -17,12 +17,13 @@ from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
     plugin_options,
+    plugin_scheduler,
+    plugin_types,
     refuse_locked,
     refuse_standard_fields,
     split_extras,
     typed_plugin_options,
 )
-from airflow_provider_launch.connections.plugin_types import plugin_scheduler, plugin_types
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import (
     SCHEDULER_ALIASES,

@@ -1,16 +1,18 @@
-"""Common fields of all requests, and the readable text of a request, without I/O."""
+"""Common fields of all requests, the options of single roles, and the readable text of a request, without I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, checked_options, resolve_options
 from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLE_NAME, MAX_ROLES, AppDef, RetryPolicy, Role
 from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError
 
@@ -245,3 +247,40 @@ def _differ_by_number(texts: Sequence[str]) -> bool:
     columns = zip(*parts, strict=True)
     numbers = tuple(map(str, range(len(texts))))
     return all(len(set(column)) == 1 or column == numbers for column in columns)
+
+
+BY_ROLE = "by_role"
+"""The option that holds the options of single roles."""
+
+OptsT = TypeVar("OptsT", bound=StructuredOpts)
+
+
+def options_by_role(app: AppDef, opts: OptsT, of_app: Collection[str]) -> dict[str, OptsT]:
+    """Return the options of each role: those of the launch, overridden by those for the role in its `by_role`.
+
+    Refuses roles that do not exist, and options that are unknown, wrong, or in `of_app`: those apply to the whole app.
+    """
+    given: Mapping[str, Mapping[str, Any]] = opts.get(BY_ROLE) or {}
+    names = [role.name for role in app.roles]
+    if unknown := [name for name in given if name not in names]:
+        raise InvalidAppError(
+            f"option {BY_ROLE}: the app has no role {unknown[0]!r}; its roles are {', '.join(map(repr, names))}"
+        )
+    return {name: _of_role(name, opts, given.get(name) or {}, of_app) for name in names}
+
+
+def _of_role(name: str, opts: OptsT, given: Mapping[str, Any], of_app: Collection[str]) -> OptsT:
+    if not given:
+        return opts
+    kind = type(opts)
+    try:
+        own = checked_options(kind).registered(given, strict=True)
+        if shared := sorted(own.keys() & {BY_ROLE, *of_app}):
+            raise InvalidAppError(
+                f"option {BY_ROLE}: role {name!r} has {shared[0]!r}, which applies to the whole app; set it outside of "
+                f"{BY_ROLE}"
+            )
+        return resolve_options(kind, {**dict(opts.items()), **own}, strict=True)
+    except InvalidRunConfigException as error:
+        reason = str(error).partition(". Given:")[0]
+        raise InvalidAppError(f"option {BY_ROLE}: role {name!r}: {reason}") from error

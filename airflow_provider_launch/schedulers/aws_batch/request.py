@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role, options_by_role, stored_app
 from airflow_provider_launch.schedulers.aws_batch.job_definition import (
     container_properties,
     has_log_result,

@@ -47,12 +47,7 @@ from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.registry import EcrBuilds
-from airflow_provider_launch.schedulers.aws_batch.request import (
-    AwsBatchRequest,
-    build_request,
-    format_request,
-    hash_of,
-)
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request, hash_of
 from airflow_provider_launch.schedulers.aws_batch.status import (
     CANCELLED,
     Action,

@@ -20,11 +20,7 @@ from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
 from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, Uptimes, add_event
 from airflow_provider_launch.schedulers.docker.wire import ANSWER_S, LIST_NEWER, Wire, document_in, documents_in
-from airflow_provider_launch.specs.errors import (
-    AppUnavailableError,
-    SchedulerRejectedError,
-    SchedulerUnavailableError,
-)
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.util.json_rows import json_rows
 from airflow_provider_launch.util.whole_answers import bounded, time_limit
 

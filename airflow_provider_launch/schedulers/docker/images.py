@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
-from airflow_provider_launch.util.log_groups import END, START, unfolded
+from airflow_provider_launch.util.strings import END, START, unfolded
 from airflow_provider_launch.util.untrusted import one_line
 
 _PULL_SILENCE_S = 600.0

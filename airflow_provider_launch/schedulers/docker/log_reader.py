@@ -13,12 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import OpenAnswers
-from airflow_provider_launch.schedulers.docker.log_frames import (
-    MARGIN_NS,
-    Frame,
-    LineReader,
-    frames_in,
-)
+from airflow_provider_launch.schedulers.docker.log_frames import MARGIN_NS, Frame, LineReader, frames_in
 from airflow_provider_launch.schedulers.logs import LINE_BYTES, MOST_LINES, LogLine, Stream
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 

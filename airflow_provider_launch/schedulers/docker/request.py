@@ -24,9 +24,9 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_app,
     format_role,
     is_seconds,
+    options_by_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable

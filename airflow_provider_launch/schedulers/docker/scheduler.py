@@ -34,14 +34,7 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
-from airflow_provider_launch.schedulers.docker.containers import (
-    App,
-    Container,
-    DamagedError,
-    Plan,
-    apps_in,
-    end_of,
-)
+from airflow_provider_launch.schedulers.docker.containers import App, Container, DamagedError, Plan, apps_in, end_of
 from airflow_provider_launch.schedulers.docker.creation import Creation, blamed, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases

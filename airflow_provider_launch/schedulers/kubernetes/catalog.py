@@ -14,13 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, pods_in
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
-from airflow_provider_launch.schedulers.kubernetes.record import (
-    UNREADABLE,
-    AppRecord,
-    DamagedError,
-    Plan,
-    plan_in,
-)
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked, variables_in
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal

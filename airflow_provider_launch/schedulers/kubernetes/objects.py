@@ -18,13 +18,7 @@ from airflow_provider_launch.schedulers.kubernetes.containers import (
 )
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER, MESSAGE_BYTES
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.record import (
-    UNREADABLE,
-    AppRecord,
-    DamagedError,
-    Plan,
-    plan_in,
-)
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.result_container import LIMIT_BYTES, NAME
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result

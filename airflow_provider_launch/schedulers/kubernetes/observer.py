@@ -20,9 +20,15 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pods_in
-from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.reconcile import (
+    CANCEL,
+    SIDECARS,
+    Assessment,
+    assess,
+    jobs_kept,
+    pods_kept,
+)
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
-from airflow_provider_launch.schedulers.kubernetes.removals import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.schedulers.retry import Phase, reconcile

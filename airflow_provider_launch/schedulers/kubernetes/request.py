@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.naming import (
-    refuse_own_labels,
-    safe_label,
-    safe_label_name,
-    task_labels,
-)
+from airflow_provider_launch.schedulers._kit.naming import refuse_own_labels, safe_label, safe_label_name, task_labels
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of
 from airflow_provider_launch.schedulers._kit.request import (
     NOT_STORED,
@@ -25,9 +20,9 @@ from airflow_provider_launch.schedulers._kit.request import (
     RoleRequest,
     assign_ports,
     common_fields,
+    options_by_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.environment import FIELD_PATH, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts

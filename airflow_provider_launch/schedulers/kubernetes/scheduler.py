@@ -57,9 +57,13 @@ from airflow_provider_launch.schedulers.kubernetes.objects import (
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.reconcile import (
+    Assessment,
+    assess,
+    first_killed,
+    succeeded_without_pod,
+)
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
-from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
     KubernetesRequest,

@@ -11,9 +11,8 @@ from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_r
 from airflow_provider_launch.schedulers.kubernetes.containers import MAX_MESSAGE, STARTING, failed_among
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Pod, newest_attempts
 from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
-from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, Assessment
+from airflow_provider_launch.schedulers.kubernetes.reconcile import REMOVED, SIDECARS, Assessment, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
-from airflow_provider_launch.schedulers.kubernetes.removals import REMOVED, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.result_container import CANNOT_START
 from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER

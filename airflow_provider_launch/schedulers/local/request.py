@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
-from airflow_provider_launch.schedulers._kit.request import (
-    NOT_STORED,
-    StoredRequest,
-    format_app,
-    format_role,
-)
+from airflow_provider_launch.schedulers._kit.request import NOT_STORED, StoredRequest, format_app, format_role
 from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,

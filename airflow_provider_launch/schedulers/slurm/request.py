@@ -27,8 +27,7 @@ from airflow_provider_launch.schedulers.environment import (
     port_variable,
     refuse_equal_port_variables,
 )
-from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
-from airflow_provider_launch.schedulers.slurm.overlay import applied, applied_to_step
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts, step_with_overlay, with_overlay
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.app_dict import app_to_dict
@@ -57,30 +56,11 @@ _MOUNTS_OF_APPTAINER = re.compile(
 https://github.com/apptainer/apptainer/blob/main/cmd/internal/cli/action_flags.go"""
 _OF_LOADER = frozenset({"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV"})
 """Variables with which apptainer, or a script of the site that starts it, runs code outside of the container."""
-_OF_BASH = frozenset(
-    [
-        "BASHOPTS",
-        "BASHPID",
-        "BASH_ARGV0",
-        "BASH_COMMAND",
-        "BASH_SUBSHELL",
-        "BASH_VERSINFO",
-        "DIRSTACK",
-        "EPOCHREALTIME",
-        "EPOCHSECONDS",
-        "EUID",
-        "FUNCNAME",
-        "GROUPS",
-        "LINENO",
-        "PPID",
-        "RANDOM",
-        "SECONDS",
-        "SHELLOPTS",
-        "SRANDOM",
-        "UID",
-        "_",
-    ]
-)
+_OF_BASH = frozenset({
+    "BASHOPTS", "BASHPID", "BASH_ARGV0", "BASH_COMMAND", "BASH_SUBSHELL", "BASH_VERSINFO", "DIRSTACK", "EPOCHREALTIME",
+    "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "LINENO", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SRANDOM", "UID",
+    "_",
+})  # fmt: skip
 """Variables that bash sets itself, so that assignments have no effect."""
 
 
@@ -142,8 +122,8 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         # Components need different names: jobs with the same name wait for each other, by `singleton`.
         name = app_id if number == 0 else f"{app_id}+{number}"
         limits = _limits(opts, requeue=requeue)
-        components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *limits], opts.overlay))
-        step = [*applied_to_step([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
+        components.append(with_overlay([f"--job-name={name}", *needs, *_placement(opts), *limits], opts.overlay))
+        step = [*step_with_overlay([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
         step += _container(app.roles[members[0]], opts)
         steps.append([f"--het-group={number}", *step] if len(groups) > 1 else step)
     return SlurmRequest(
