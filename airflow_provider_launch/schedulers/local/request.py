@@ -188,7 +188,7 @@ def build_request(
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
+        spec_hash=spec_hash(app, opts, digests(workspaces)),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         log_max_mb=opts.log_max_mb,
@@ -256,11 +256,6 @@ def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, st
     return LocalReplica(
         args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
     )
-
-
-def _asked_for(opts: LocalOpts) -> dict[str, Any]:
-    """Return the options without a later one that is not set, because hashes of older apps must not change."""
-    return {name: value for name, value in opts.items() if (name, value) != ("python_env", None)}
 
 
 def _python_env(opts: LocalOpts) -> str:

@@ -144,7 +144,7 @@ class _RunOpts(StructuredOpts):
     setup: Optional[list[str]] = None
     """Lines of bash to run before the program, in a login shell: `module load cuda`, `conda activate train`."""
 
-    on_setup_failure: Literal["fail", "continue"] = "fail"
+    on_setup_failure: Literal["fail", "continue"] = field(default="fail", metadata=LATER)
     """Effect of a line of `setup` that exits with a code other than 0: the replica fails, with the line in its error,
     or the program starts all the same."""
 

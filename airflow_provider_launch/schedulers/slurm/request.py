@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers._kit.request import (
@@ -42,8 +41,6 @@ APP_DIR = "\0d"
 """Placeholder for the directory of the app, which only its job knows; texts of users never have this character."""
 CHECK_S = 10
 """Interval in seconds at which a replica checks whether its app has ended without a signal to it."""
-_LATER = {"on_setup_failure": "fail"}
-"""Options that were added later, with their defaults: the spec hash of older apps must not change."""
 _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
 """Variables that Slurm sets for replicas; a launcher inside a job must not copy its own."""
 _OF_APPTAINER = frozenset({"HOME", "LD_LIBRARY_PATH", "PATH"})
@@ -129,7 +126,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     return SlurmRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
+        spec_hash=spec_hash(app, opts, digests(workspaces)),
         ports={port_variable(role.name, name): port for role in app.roles for name, port in role.port_map.items()},
         time_limit_s=opts.time_limit_s,
         roles=[
@@ -149,11 +146,6 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         login_shell=bool(opts.setup),
         workspaces=dict(workspaces.values()),
     )
-
-
-def _asked_for(opts: SlurmOpts) -> dict[str, Any]:
-    """Return the options without later ones that have their defaults."""
-    return {name: value for name, value in opts.items() if _LATER.get(name, ...) != value}
 
 
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
