@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from airflow_provider_launch.schedulers.capability import Capability
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
+from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
@@ -121,6 +122,15 @@ def refuse_other_spec(backend: str, app_id: str, expected: str, found: str | Non
 def deleted_meanwhile(app_id: str) -> SchedulerRejectedError:
     """Return the error for an app that was deleted during its submission."""
     return SchedulerRejectedError(f"app {app_id!r} was deleted while it was submitted; nothing of it was started")
+
+
+def refuse_separate_streams(backend: str, role_name: str, streams: Stream | None) -> None:
+    """Refuse to read stdout or stderr alone, on schedulers that store both as one stream."""
+    if streams not in {None, Stream.COMBINED}:
+        raise ValueError(
+            f"role {role_name!r}: {backend!r} stores stdout and stderr as one stream; use streams='combined' instead "
+            f"of {streams.value!r}, or leave it out"
+        )
 
 
 def refuse_pod_fields(app: AppDef, scheduler: str) -> None:

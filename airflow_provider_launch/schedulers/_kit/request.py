@@ -93,7 +93,7 @@ class AppRequest(StoredRequest, Generic[RoleT]):
 def stored_app(document: Mapping[str, Any]) -> AppDef:
     """Return the app in a record, which a program or another user may have changed since the launch.
 
-    It may not be an app, or have more replicas than possible; each takes memory and time in every poll.
+    Refuses a document that is not an app, or has more replicas than possible: each takes memory and time in every poll.
     """
     roles = document.get("roles")
     if isinstance(roles, Sequence) and len(roles) > MAX_ROLES:

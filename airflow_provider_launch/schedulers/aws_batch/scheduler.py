@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler, connection_from
-from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec, refuse_separate_streams
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -421,11 +421,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        if streams not in {None, Stream.COMBINED}:
-            raise ValueError(
-                f"role {role_name!r}: aws_batch stores stdout and stderr as one stream; use streams='combined' "
-                f"instead of {streams.value!r}, or leave it out"
-            )
+        refuse_separate_streams(self.backend, role_name, streams)
         cached = self._cached_app(app_id)
         check_replica(cached.request.app_def.roles, role_name, k)
         if (driver := log_driver(cached.request.opts)) != AWSLOGS:

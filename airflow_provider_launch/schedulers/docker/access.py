@@ -36,7 +36,7 @@ _PING_BYTES = 1024
 def connect(url: str, connection: DockerConnection) -> APIClient:
     """Return a client that has negotiated the API version with the engine.
 
-    Besides errors of the connection's values, it raises those in `transport_errors`.
+    Raises those in `transport_errors`, in addition to errors of the connection's values.
     """
     try:
         from docker import tls

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
-from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_separate_streams
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -631,11 +631,7 @@ class KubernetesScheduler(
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        if streams not in {None, Stream.COMBINED}:
-            raise ValueError(
-                f"role {role_name!r}: Kubernetes stores stdout and stderr as one stream; use streams='combined' "
-                f"instead of {streams.value!r}, or leave it out"
-            )
+        refuse_separate_streams(self.backend, role_name, streams)
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
         check_replica(roles, role_name, k)
