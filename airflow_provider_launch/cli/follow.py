@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from airflow_provider_launch.cli.output import state_text
+from airflow_provider_launch.cli.apps import state_text
 from airflow_provider_launch.follow.events import AttemptEnded, Ended, LogGap, LogLines, Reached, StateChanged
 from airflow_provider_launch.follow.events import Unreachable as NotReached
 from airflow_provider_launch.follow.follower import Follower

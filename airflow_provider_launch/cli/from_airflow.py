@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def find_in_airflow(conn_id: str) -> Definition | None:
     """Return a connection of Airflow's secrets backends or database; None if there is none."""
     from airflow_provider_launch._airflow import AirflowNotFoundException
-    from airflow_provider_launch.hooks.launch import find_connection
+    from airflow_provider_launch.hooks.connections import find_connection
 
     try:
         found = find_connection(conn_id)

@@ -19,7 +19,6 @@ from airflow_provider_launch.util import entrypoints
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-
 CONNECTIONS_GROUP = "airflow_provider_launch.connections"
 """Entry points: the type of the connection to the class of its scheduler, `launch_tsp = "launch_tsp:TspScheduler"`."""
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
-from airflow_provider_launch.hooks.launch import BuiltinLaunchHook, find_connection
+from airflow_provider_launch.hooks.connections import find_connection
+from airflow_provider_launch.hooks.launch import BuiltinLaunchHook
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook, ask, conf
+from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
 from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES
 from airflow_provider_launch.connections.definition import NEED_NO_DEFINITION, UNUSED_FIELDS, Definition
-from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import LaunchOptions, plugin_types
 from airflow_provider_launch.connections.launch import LaunchConnection
 from airflow_provider_launch.connections.probes import probe
+from airflow_provider_launch.hooks.connections import deployment, find_connection
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_launch.schedulers.api import Scheduler
-
 
 __all__ = ["DEFAULT_CONN_ID", "HOOKS", "BuiltinLaunchHook", "LaunchHook"]
 
@@ -249,42 +247,3 @@ class BuiltinLaunchHook(LaunchHook):
 
     def __init__(self, launch_conn_id: str | None = None) -> None:
         super().__init__(launch_conn_id or self.default_conn_name)
-
-
-def deployment() -> Deployment:
-    """Return the settings of Airflow that change what a connection means, as they are now."""
-    return Deployment(
-        config_file=conf.get("launch", "config_file", fallback="") or "",
-        allow_kubeconfig_exec=conf.getboolean("launch", "allow_kubeconfig_exec", fallback=False),
-    )
-
-
-def find_connection(conn_id: str) -> Connection:
-    """Return a connection of Airflow: in a task, a trigger, or a script on a host with Airflow's configuration.
-
-    AirflowNotFoundException also means that Airflow's API server has failed.
-    """
-    try:
-        return ask(lambda: BaseHook.get_connection(conn_id))
-    except AirflowNotFoundException:
-        if (stored := _stored_connection(conn_id)) is not None:
-            return stored
-        raise
-
-
-def _stored_connection(conn_id: str) -> Connection | None:
-    """Return a connection of Airflow's database, for a script on a host with Airflow's configuration.
-
-    Tasks, triggerers and DAG parsers have already asked the API server, which reads the database.
-    """
-    if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
-        return None
-    from airflow.models import Connection as StoredConnection
-    from airflow.sdk import Connection
-
-    try:
-        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not read the database
-    except AirflowNotFoundException:
-        return None
-    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
-    return Connection(**{name: getattr(found, name) for name in names})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.hooks.launch import deployment
+from airflow_provider_launch.hooks.connections import deployment
 from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.operators._sources import Sources
 from airflow_provider_launch.settings import IMAGE

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.roles import AppDef
 
-
 log = logging.getLogger(__name__)
 
 _PREFIXES = ("launch", "torchx")

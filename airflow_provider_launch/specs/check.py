@@ -30,7 +30,6 @@ from airflow_provider_launch.specs.type_check import Problem, raise_problems, sh
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 _MAX_PORT = 65535
 _MAX_BYTES = 131_071
 """Maximum bytes of an argument, or of a variable with its name and `=`: MAX_ARG_STRLEN of Linux, less a NUL."""

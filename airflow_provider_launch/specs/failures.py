@@ -20,7 +20,6 @@ from airflow_provider_launch.util.untrusted import clean_text
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-
 _NOT_AVAILABLE = "<N/A>"
 _WIDTH = 80
 _RPC_ERROR = re.compile(r"\b\w+\('On WorkerInfo\([^\n]*\):")

@@ -22,7 +22,6 @@ from airflow_provider_launch.util.types import str_to_bool
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 
-
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
 """Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 MAX_ROLE_NAME = 1000

@@ -29,7 +29,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 
-
 _OF_ROLE = {"image", "command", "environment", "resourceRequirements", "vcpus", "memory", "secrets"}
 _OF_OPTION = {
     "jobRoleArn": "job_role_arn",

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.engine import Engine
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-
 _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
 """Tail, in frames, that is searched for the position, because the engine finds the end of a log faster than a time. If
 the position is not found, the next tail for this log is longer."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-
 log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 0.3
