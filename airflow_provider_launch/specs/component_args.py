@@ -75,7 +75,7 @@ def namespace_of(
 ) -> argparse.Namespace:
     """Return the parsed vector by parameter: numbers, texts, and the list of remaining words.
 
-    `defaults` are texts, used where the vector and `config`, typed values, do not set a parameter. `is_open` tells
+    `defaults` are texts, used where the vector and `config`, typed values, do not set a parameter. `is_open` returns
     whether a text gets its value later (a template) and stays as it is now.
 
     Raises:

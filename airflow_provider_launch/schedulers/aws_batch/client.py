@@ -158,7 +158,7 @@ class Aws:
 
     def submit_nothing(self, queue: str, definition: str) -> None:
         """Submit with a definition that does not exist, without retries; raises the errors of `submit`."""
-        arguments = {"jobName": "launch-permission-check", "jobQueue": queue, "jobDefinition": definition}
+        arguments = {"jobName": _MISSING_NAME, "jobQueue": queue, "jobDefinition": definition}
         self._call(self.clients.submit, self._batch_bucket, "submit_job", arguments)
 
     def describe(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -358,28 +358,6 @@ def _unreached(operation: str, error: Exception) -> LaunchError:
 
 _MISSING_NAME = "launch-permission-check"
 _GROUP = LogGroup("/aws/batch/job")
-
-ACTIONS: Mapping[str, tuple[str, ...]] = {
-    "submit": ("batch:RegisterJobDefinition", "batch:SubmitJob", "batch:TagResource"),
-    "adopt": (
-        "batch:DescribeJobDefinitions",
-        "batch:ListJobs",
-        "batch:DescribeJobs",
-        "batch:DeregisterJobDefinition",
-    ),
-    "follow": ("batch:DescribeJobs", "batch:DescribeJobDefinitions", "batch:ListJobs", "batch:DescribeJobQueues"),
-    "why an app waits": ("batch:DescribeJobQueues", "batch:GetJobQueueSnapshot"),
-    "logs and results": ("logs:GetLogEvents", "logs:FilterLogEvents"),
-    "workspaces in ECR": ("ecr:GetAuthorizationToken",),
-    "end and delete": (
-        "batch:TerminateJob",
-        "batch:TagResource",
-        "batch:DescribeJobDefinitions",
-        "batch:DeregisterJobDefinition",
-        "batch:RegisterJobDefinition",
-    ),
-}
-"""Feature to the actions that it needs; the policy of the docs grants them, and roles of jobs need `iam:PassRole`."""
 
 
 def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
