@@ -112,7 +112,7 @@ class Observer:
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return the state of an app and its next step.
 
-        `submitted` says that the caller is submitting the app, `made` which containers it has just created.
+        With `submitted` the caller is submitting the app; `made` are the ids of containers that it has just created.
         """
         self.find_outside_stops([app], now)
         for container in to_inspect(app):
