@@ -26,7 +26,7 @@ from airflow_provider_launch.follow.events import (
     Unfinished,
     Unreachable,
 )
-from airflow_provider_launch.follow.log_positions import pieces_in
+from airflow_provider_launch.follow.log_positions import Counts, pieces_after, pieces_in, pieces_of
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.secrets import MASK
@@ -68,8 +68,8 @@ class _Replica:
     """The last lines of its last attempt."""
     attempt: int = 0
     """The last one that was reported."""
-    pieces: int = 0
-    """Pieces of its next line that another part of the task has written."""
+    pieces: Counts | None = None
+    """Pieces of its next lines that another part of the task has written; None: none."""
     traceback: LastTraceback | None = None
     """Of its last attempt. None: it has written none; most replicas never do."""
 
@@ -445,12 +445,13 @@ class TaskLog:
             write = err if line.stream is _STDERR else out
             # A character has at most four bytes, so most lines need no exact check.
             if len(text) * 4 > PIECE_BYTES:
-                self._long(_label(key, line), text, write, replica.pieces)
+                self._long(_label(key, line), text, write, pieces_of(line, replica.pieces or {}))
             elif line.container:
                 write(f"[{_label(key, line)}] {unfolded(text)}")
             else:
                 write(prefix + text if "group::" not in text else prefix + unfolded(text))
-            replica.pieces = 0
+            if replica.pieces:
+                replica.pieces = pieces_after([line], replica.pieces)
         self._keep_tail(replica, lines[of_attempt:] if of_attempt else lines)
 
     def write_piece(self, key: str, line: LogLine, parts: Pieces, number: int) -> None:
@@ -467,7 +468,8 @@ class TaskLog:
             self._start_attempt(key, replica, line.attempt)
         if not self.is_hidden(key):
             self._write_piece(key, line, parts, number)
-        replica.pieces = 0
+        if replica.pieces:
+            replica.pieces = pieces_after([line], replica.pieces)
         if number == len(parts) - 1:
             self._keep_tail(replica, [line])
             metrics.count("log_lines", 1)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
-from airflow_provider_launch.follow.log_positions import LogItem, position_after
+from airflow_provider_launch.follow.log_positions import LogItem
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
@@ -212,7 +212,7 @@ class Follower:
         """Stop reading the replica of the current lines; its cursor stays after the first `shown` of them."""
         item = self._item
         if item is not None and item.key is not None:
-            self._cursors[item.key] = position_after(item.start, item.start_skip + shown)
+            self._cursors[item.key] = item.position(shown, self._cursors.get(item.key))
             self._left.add(item.key)
             self._reader.stop_replica(item.key)
 
@@ -317,7 +317,7 @@ class Follower:
             self._item = item
             if item.key is not None:
                 # Before the yield, because a consumer that stops at the current lines has seen them.
-                self._cursors[item.key] = item.cursor
+                self._cursors[item.key] = item.position(len(item.lines), self._cursors.get(item.key))
             if item.event is not None:
                 yield item.event
         finally:

@@ -6,8 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_provider_launch.follow.events import Event, LogLines
-from airflow_provider_launch.follow.log_positions import LogItem, position_after, replica_key
-from airflow_provider_launch.schedulers.api import LogLine
+from airflow_provider_launch.follow.log_positions import Counts, LogItem, count_lines, position_after, replica_key
 from airflow_provider_launch.schedulers.logs import LINE_BYTES
 
 _MOST_LINES, _MOST_CHARS = 20_000, 16 * 1024 * 1024
@@ -25,7 +24,7 @@ def in_order(items: Sequence[LogItem]) -> list[LogItem]:
     logs: dict[str, list[LogItem]] = {}
     for item in items:
         logs.setdefault(_log_of(item), []).append(item)
-    if len(logs) < 2 or any(line.time is None for item in items for line in _lines(item)):  # noqa: PLR2004 - several
+    if len(logs) < 2 or any(line.time is None for item in items for line in item.lines):  # noqa: PLR2004 - several
         return [*items]
     merged = heapq.merge(
         *(_rising(number, log) for number, log in enumerate(logs.values())), key=lambda place: place[:2]
@@ -38,17 +37,13 @@ def _log_of(item: LogItem) -> str:
     return item.key or ("" if event is None or event.role is None else f"{event.role}/{event.replica}")
 
 
-def _lines(item: LogItem) -> Sequence[LogLine]:
-    return item.event.lines if isinstance(item.event, LogLines) else ()
-
-
 def _rising(number: int, items: Iterable[LogItem]) -> Iterator[_Place]:
     # A clock may be set back within a log: a line is not earlier than those before it.
     last = 0.0
     for item in items:
-        if not (lines := _lines(item)):
+        if not item.lines:
             yield last, number, item, 0
-        for at, line in enumerate(lines):
+        for at, line in enumerate(item.lines):
             last = max(last, line.time or 0.0)
             yield last, number, item, at
 
@@ -56,30 +51,40 @@ def _rising(number: int, items: Iterable[LogItem]) -> Iterator[_Place]:
 def _divided(places: Iterable[_Place]) -> Iterator[LogItem]:
     current: LogItem | None = None
     first = end = 0
+    skips: dict[int, Counts] = {}
     for _, _, item, at in places:
         if item is not current:
             if current is not None:
-                yield _part(current, first, end)
+                yield _part(current, first, end, skips)
             current, first = item, at
         end = at + 1
     if current is not None:
-        yield _part(current, first, end)
+        yield _part(current, first, end, skips)
 
 
-def _part(item: LogItem, first: int, end: int) -> LogItem:
-    """Return the lines of an item from one number to another, with the positions before and after them."""
+def _part(item: LogItem, first: int, end: int, skips: dict[int, Counts]) -> LogItem:
+    """Return the lines of an item from one number to another, with the positions before and after them.
+
+    Args:
+        item: the item.
+        first: number of its first line.
+        end: number of the line after its last one.
+        skips: by the id of an item, the lines that its parts so far have counted.
+    """
     if not isinstance(item.event, LogLines) or (first == 0 and end == len(item.event.lines)):
         return item
     lines = item.event.lines[first:end]
-    is_last = end == len(item.event.lines)
+    skip = after = skips.get(id(item), item.start_skip)
+    if skip is not None:
+        after = skips[id(item)] = count_lines(lines, skip)
     return LogItem(
         LogLines(item.event.role, item.event.replica, lines),
         item.key,
-        item.cursor if is_last else position_after(item.start, item.start_skip + end),
+        item.cursor if end == len(item.event.lines) else position_after(item.start, after or {}),
         sum(len(line.text) for line in lines) + LINE_BYTES * len(lines),
         item.is_streamed,
         item.start,
-        item.start_skip + first,
+        skip,
     )
 
 

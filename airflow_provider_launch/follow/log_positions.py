@@ -1,4 +1,8 @@
-"""Positions in the logs of replicas, which may lie between two cursors of the scheduler."""
+"""Positions in the logs of replicas, which may lie between two cursors of the scheduler.
+
+A position counts the lines of each writer after a cursor. A later read from the same cursor may return the lines of
+stdout and stderr, or of two containers, in another order, because new lines of one may come before those of the other.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,15 @@ from airflow_provider_launch.follow.replicas import Phase
 
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.events import AttemptEnded, LogGap, Unfinished
-    from airflow_provider_launch.schedulers.api import JsonValue
+    from airflow_provider_launch.schedulers.api import JsonValue, LogLine
     from airflow_provider_launch.schedulers.log_streams import LogStream
 
 _FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
+_ANY = ""
+"""Stands for each writer: an earlier version counted their lines together, and a plug-in may name no stream."""
+
+Counts = Mapping[str, int]
+"""Numbers of lines, or of pieces of the next line, by the writer of the line."""
 
 
 @lru_cache(maxsize=4096)
@@ -26,36 +35,79 @@ def replica_key(role: str, replica: int) -> str:
     return f"{role}/{replica}"
 
 
-def position_after(cursor: JsonValue, lines: int, pieces: int = 0) -> JsonValue:
-    """Return the position `lines` lines after a cursor of the scheduler, which has cursors only for ends of chunks.
+def writer_of(line: LogLine) -> str:
+    """Return the stream of a line, and its container if that is not the main one."""
+    stream = line.stream.value if line.stream else _ANY
+    return f"{line.container}/{stream}" if line.container else stream
+
+
+def count_lines(lines: Iterable[LogLine], before: Counts) -> Counts:
+    """Return how many lines each writer has written, with those of `before`."""
+    counts = dict(before)
+    for line in lines:
+        writer = writer_of(line)
+        counts[writer] = counts.get(writer, 0) + 1
+    return counts
+
+
+def divide(lines: list[LogLine], counts: Counts) -> tuple[list[LogLine], list[LogLine], Counts]:
+    """Return the counted first lines of each writer, the other lines, and the counts of lines that are not there."""
+    if not counts:
+        return [], lines, counts
+    left = dict(counts)
+    counted: list[LogLine] = []
+    others: list[LogLine] = []
+    for line in lines:
+        writer = next((name for name in (writer_of(line), _ANY) if left.get(name)), None)
+        if writer is None:
+            others.append(line)
+        else:
+            left[writer] -= 1
+            counted.append(line)
+    return counted, others, {writer: count for writer, count in left.items() if count}
+
+
+def position_after(cursor: JsonValue, lines: Counts, pieces: Counts | None = None) -> JsonValue:
+    """Return the position after some lines that follow a cursor of the scheduler.
 
     Args:
-        cursor: the cursor that the scheduler returned.
-        lines: number of lines after it.
-        pieces: number of pieces of the next line that were already written.
+        cursor: the cursor that the scheduler returned; it has cursors only for ends of chunks.
+        lines: numbers of lines after it.
+        pieces: how many pieces of the next line of a writer were already written.
     """
     if pieces:
         return {_FROM: cursor, _SKIP: lines, _PIECES: pieces}
     return {_FROM: cursor, _SKIP: lines} if lines else cursor
 
 
-def with_pieces(position: JsonValue, pieces: int) -> JsonValue:
-    """Return the position with the number of pieces of its line that were already written."""
-    return position_after(*cursor_in(position), pieces)
+def pieces_in(position: JsonValue) -> Counts:
+    """Return how many pieces of the next line of a writer were already written."""
+    return _counts(position.get(_PIECES)) if isinstance(position, Mapping) and _FROM in position else {}
 
 
-def pieces_in(position: JsonValue) -> int:
-    """Return how many pieces of the line at a position were already written."""
-    found = position.get(_PIECES) if isinstance(position, Mapping) and _FROM in position else None
-    return found if isinstance(found, int) else 0
+def pieces_of(line: LogLine, pieces: Counts) -> int:
+    """Return how many pieces of a line were already written, if it is the next one of its writer."""
+    return pieces.get(writer_of(line)) or pieces.get(_ANY, 0)
 
 
-def cursor_in(position: JsonValue) -> tuple[JsonValue, int]:
-    """Return the scheduler's cursor before a position, and the number of lines between the two."""
+def pieces_after(lines: Sequence[LogLine], pieces: Counts) -> Counts:
+    """Return the pieces that belong to lines after these."""
+    if not (pieces and lines):
+        return pieces
+    written = {_ANY, *map(writer_of, lines)}
+    return {writer: count for writer, count in pieces.items() if writer not in written}
+
+
+def cursor_in(position: JsonValue) -> tuple[JsonValue, Counts]:
+    """Return the scheduler's cursor before a position, and the numbers of lines between the two."""
     if isinstance(position, Mapping) and set(position) - {_PIECES} == {_FROM, _SKIP}:
-        skip = position[_SKIP]
-        return position[_FROM], skip if isinstance(skip, int) else 0
-    return position, 0
+        return position[_FROM], _counts(position[_SKIP])
+    return position, {}
+
+
+def _counts(stored: JsonValue) -> Counts:
+    found = stored if isinstance(stored, Mapping) else {_ANY: stored}
+    return {writer: count for writer, count in found.items() if isinstance(count, int) and count > 0}
 
 
 @dataclass(slots=True)
@@ -69,8 +121,29 @@ class LogItem:
     """Approximate memory of its lines, in bytes."""
     is_streamed: bool = False
     start: JsonValue = None
-    """Cursor from which the lines were read, without the first `start_skip` lines after it."""
-    start_skip: int = 0
+    """Cursor from which the lines were read, without the `start_skip` lines after it."""
+    start_skip: Counts | None = None
+    """None: no positions are needed."""
+
+    @property
+    def lines(self) -> Sequence[LogLine]:
+        """Its lines; none if it is another event."""
+        return self.event.lines if isinstance(self.event, LogLines) else ()
+
+    def position(self, shown: int, before: JsonValue, pieces: int = 0) -> JsonValue:
+        """Return the position within its lines.
+
+        Args:
+            shown: number of lines before it.
+            before: the position before the item; it may have pieces of lines that follow.
+            pieces: number of pieces of the next line that were already written.
+        """
+        left = pieces_after(self.lines[: shown + (pieces > 0)], pieces_in(before))
+        if pieces:
+            left = {**left, writer_of(self.lines[shown]): pieces}
+        if shown < len(self.lines):
+            return position_after(self.start, count_lines(self.lines[:shown], self.start_skip or {}), left)
+        return position_after(*cursor_in(self.cursor), left) if left else self.cursor
 
 
 @dataclass(slots=True)
@@ -83,8 +156,8 @@ class ReplicaLog:
     skipping: bool
     phase: Phase
     attempt: int
-    drop: int = 0
-    """Number of lines after the cursor that were already reported."""
+    drop: Counts
+    """Numbers of lines after the cursor that were already reported."""
     due: float = 0.0
     quiet_since: float = field(default_factory=time.monotonic)
     failures: int = 0
@@ -156,7 +229,7 @@ class LogQueue:
         if not self._items:
             self.since = time.monotonic()
         self._items.append(item)
-        self._lines += len(item.event.lines) if isinstance(item.event, LogLines) else 0
+        self._lines += len(item.lines)
         self.bytes += item.size
 
     def take(self) -> LogItem | None:
@@ -167,7 +240,7 @@ class LogQueue:
     def release(self, item: LogItem) -> None:
         """Make room for the next item, because this one was shown."""
         self._taken = None
-        self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
+        self._lines -= len(item.lines)
         self.bytes -= item.size
 
     @property

@@ -22,7 +22,9 @@ from airflow_provider_launch.follow.log_positions import (
     LogItem,
     LogQueue,
     ReplicaLog,
+    count_lines,
     cursor_in,
+    divide,
     position_after,
     replica_key,
 )
@@ -508,9 +510,8 @@ class LogReader:
             start, replica.cursor = replica.cursor, stream.cursor
             replica.cuts = 0
             self.progress_at = replica.quiet_since = time.monotonic()
-            shown = lines[replica.drop :] if replica.drop else lines
-            replica.drop = max(0, replica.drop - len(lines))
-            size = self._push(replica, shown, start, len(lines) - len(shown), is_streamed=True)
+            old, new, replica.drop = divide(lines, replica.drop)
+            size = self._push(replica, new, start, old, is_streamed=True)
             is_full = self._queue.is_full_for_streams
             if is_full:
                 self._paused.append(stream)
@@ -560,8 +561,9 @@ class LogReader:
             if moved:
                 # Only if it moved, so that equal cursors share one object.
                 replica.cursor = chunk.cursor
-            lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
-            replica.drop = max(0, replica.drop - len(chunk.lines))
+            old, lines, replica.drop = divide(chunk.lines, replica.drop)
+            if replica.skipping:
+                old, lines = self._skip(replica, lines, now)
             if chunk.lines:
                 replica.unfinished, replica.refreshes = "", 0
                 replica.quiet_since = replica.due = now
@@ -583,33 +585,41 @@ class LogReader:
             if not lines:
                 replica.was_read = True
             if lines or moved or replica.complete:
-                self._push(replica, lines, start, len(chunk.lines) - len(lines))
+                self._push(replica, lines, start, old)
 
-    def _skip(self, replica: ReplicaLog, lines: list[LogLine], now: float) -> list[LogLine]:
-        """Drop lines that are older than the follower.
+    def _skip(self, replica: ReplicaLog, lines: list[LogLine], now: float) -> tuple[list[LogLine], list[LogLine]]:
+        """Return the lines that are older than the follower, and the others.
 
         Stop after 30 s: without times of lines, a steady writer would never be shown.
         """
         if not lines or now - self._started > _SKIP_MAX_S:
             replica.skipping = False
-            return lines
+            return [], lines
         for number, line in enumerate(lines):
             if line.time is not None and line.time >= self._started_at:
                 replica.skipping = False
-                return lines[number:]
-        return []
+                return lines[:number], lines[number:]
+        return lines, []
 
     def _push(
-        self, replica: ReplicaLog, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
+        self,
+        replica: ReplicaLog,
+        lines: list[LogLine],
+        start: JsonValue,
+        old: list[LogLine],
+        *,
+        is_streamed: bool = False,
     ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         if not replica.was_read and lines and all(line.time is not None for line in lines):
             self._is_unordered = True
         replica.was_read = True
         size = sum(len(line.text) for line in lines) + LINE_BYTES * len(lines)
-        position = position_after(replica.cursor, replica.drop)
+        end = position_after(replica.cursor, replica.drop)
         key = replica_key(replica.role, replica.k)
-        self._queue.put(LogItem(event, key, position, size, is_streamed, start, start_skip))
+        # Lines of one writer may come before those of another that are still to be dropped.
+        start_skip = count_lines(old, replica.drop)
+        self._queue.put(LogItem(event, key, end, size, is_streamed, start, start_skip))
         self._changed.notify_all()
         return size
 

@@ -40,7 +40,10 @@ class LogLine(NamedTuple):
     text: str
     """With its line feed, unless the replica ended without one."""
     stream: Stream
-    """STDOUT or STDERR; COMBINED where the backend cannot distinguish them."""
+    """STDOUT or STDERR; COMBINED where the backend cannot distinguish them.
+
+    Each read from a cursor returns the lines of one stream in the same order; it may merge the two in another order.
+    """
     time: float | None = None
     """Epoch seconds by the clock of the node; None if the backend has no times."""
     attempt: int = 0

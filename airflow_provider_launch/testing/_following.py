@@ -34,6 +34,8 @@ _TAIL_REQUESTS = 20
 _STATE_REQUESTS = 2 * (_QUIET_S / _POLL_S + 2)
 """Polls of the state in this time: one request for all apps, or one for Jobs and one for pods."""
 _WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
+_PAIRS, _CUT_CHUNKS, _CUT_LINES = 1000, 2, 6
+_BOTH_WRITER = f"i=0; while [ $i -lt {_PAIRS} ]; do i=$((i + 1)); echo out $i; echo err $i >&2; sleep 0.002; done"
 _WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
 
 
@@ -130,6 +132,32 @@ class FollowTests(ContractBase):
 
         assert cuts > 1
         assert seen == _WRITTEN
+
+    def test_a_follower_continues_after_each_line_of_both_streams(self, apps: Apps) -> None:
+        """A follower counts the lines of each stream after a cursor, because later reads may merge them differently."""
+        app_id = apps.start(apps.sh(_BOTH_WRITER))
+        apps.until_written(app_id, "err 5")
+        cuts = []
+        for _ in range(_CUT_CHUNKS):
+            with _follower(apps, app_id) as follower:
+                chunk = next(event for event in _to_the_end(apps, follower) if isinstance(event, LogLines))
+                # The last ones, because a scheduler that stores times may already know those of the others.
+                for shown in range(max(0, len(chunk.lines) - _CUT_LINES), len(chunk.lines)):
+                    follower.leave(shown)
+                    cuts.append((chunk.lines[:shown], json.dumps(follower.cursors)))
+        apps.end(app_id)
+
+        for lines, stored in cuts:
+            with _follower(apps, app_id, cursors=json.loads(stored)) as follower:
+                rest = lines_of(_to_the_end(apps, follower)).get("main/0", [])
+            texts = [*(line.text for line in lines), *rest]
+            for stream in ("out", "err"):
+                assert [text for text in texts if text.startswith(stream)] == [
+                    f"{stream} {number}\n" for number in range(1, _PAIRS + 1)
+                ], (
+                    f"a follower that continued after {len(lines)} lines has lost or repeated lines of {stream}; "
+                    "set `LogLine.stream` if a later read may merge the two streams differently"
+                )
 
     def test_a_stream_that_is_cut_again_and_again_loses_no_line(self, apps: Apps) -> None:
         """Balancers, restarts and networks cut connections; the log still has no gap and no repeated line."""

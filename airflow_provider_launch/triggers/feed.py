@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.log_limit import NO_LIMIT
 from airflow_provider_launch._task.task_log import Pieces
 from airflow_provider_launch.follow.events import LogLines
-from airflow_provider_launch.follow.log_positions import LogItem, pieces_in, position_after, with_pieces
+from airflow_provider_launch.follow.log_positions import LogItem, pieces_after, pieces_in, pieces_of
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers.logs import last_refresh
 
@@ -161,9 +161,11 @@ class Feed:
     def _positions_now(self) -> dict[str, JsonValue]:
         positions = dict(self._positions)
         if self._item is not None and (self._written or self._parts_written) and self._item.key is not None:
-            skip = self._item.start_skip + self._written
-            positions[self._item.key] = position_after(self._item.start, skip, self._parts_written)
+            positions[self._item.key] = self._position(self._item)
         return positions
+
+    def _position(self, item: LogItem) -> JsonValue:
+        return item.position(self._written, self._positions.get(item.key or ""), self._parts_written)
 
     def _write_part(self, item: LogItem) -> int:
         if item.key is not None and item.key in self._left:
@@ -202,7 +204,7 @@ class Feed:
                 return RECORD_BYTES
             self._parts = Pieces(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger may have written some pieces of the line at which it was cancelled.
-            written = pieces_in(self._positions.get(key)) if self._written == 0 else 0
+            written = pieces_of(line, pieces_after(lines[: self._written], pieces_in(self._positions.get(key))))
             self._parts_written = written if written < len(self._parts) else 0
         start, stop = self._parts.span(self._parts_written)
         try:
@@ -220,7 +222,7 @@ class Feed:
     def _leave(self, item: LogItem, *, is_cut: bool) -> None:
         """Stop reading a replica whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
-        self._positions[key] = position_after(item.start, item.start_skip + self._written)
+        self._positions[key] = self._position(item)
         self._left |= {key}
         self.reader.stop_replica(key)
         if is_cut:
@@ -234,8 +236,7 @@ class Feed:
 
     def _finish(self, item: LogItem) -> None:
         if item.key is not None:
-            written = pieces_in(self._positions.get(item.key)) if item.event is None else 0
-            self._positions[item.key] = with_pieces(item.cursor, written) if written else item.cursor
+            self._positions[item.key] = self._position(item)
         self._drop(item)
 
     def _write(self, event: Event) -> None:

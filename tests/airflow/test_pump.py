@@ -19,6 +19,7 @@ from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Event, LogLines
 from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.log_reader import LogReader
+from airflow_provider_launch.schedulers.api import LogChunk, Stream
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import LONG_CHARS, RECORD_BYTES, TURN_BYTES, Feed
@@ -417,6 +418,66 @@ def test_a_long_line_that_is_interrupted_continues_where_it_stopped(engine: Fake
     assert "".join(part for _, _, part in pieces) == text
     assert lines == ["first\n"]
     assert record.lines[-1] == "[worker/0] last"
+
+
+class StdoutFirst(FakeScheduler):
+    """A scheduler with a file for each stream: each read returns its lines of stdout first."""
+
+    def read_logs(self, *place: Any, **how: Any) -> LogChunk:
+        chunk = super().read_logs(*place, **how)
+        return LogChunk(sorted(chunk.lines, key=lambda line: line.stream is Stream.STDERR), chunk.cursor)
+
+
+def test_pieces_of_a_line_are_not_taken_for_pieces_of_an_earlier_one(engine: FakeEngine) -> None:
+    """Between two parts of the task, the other stream may get a line that the next read returns first."""
+    scheduler, places, log = StdoutFirst("session", engine), {}, PieceLog()
+    app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id="both"))
+    text = "".join(chr(ord("a") + n % 26) * 1000 for n in range(200))
+    engine.write(app_id, "worker", 0, text + "\n", stream=Stream.STDERR)
+
+    def run(turns: int) -> dict[str, Any]:
+        feed = Feed(scheduler, app_id, log, contextvars.copy_context(), cursors=places, streams=None, from_now=False)  # type: ignore[arg-type]
+        feed.reader.update_replicas([("worker", 0)], existing=False)
+        feed.reader.step()
+        for _ in range(turns):
+            feed.take_turn()
+        return json.loads(json.dumps(feed.close()))  # type: ignore[no-any-return]
+
+    places = run(2)
+    engine.write(app_id, "worker", 0, text + "\n")
+    places = run(3)
+    engine.write(app_id, "worker", 0, "short\n")
+    rest = TaskRecorder()
+    engine.state(app_id, AppState.SUCCEEDED)
+    with Follower(scheduler, app_id, cursors=places) as follower:
+        task_log = TaskLog(rest, "both", FollowProgress(cursors=places))
+        for event in follower:
+            if isinstance(event, LogLines):
+                task_log.write_event(event)
+
+    assert [number for number, _, _ in log.pieces] == [0, 1, 0, 1, 2]
+    numbers = [line.partition("]")[0] for line in rest.lines]
+    assert numbers == [
+        *(f"[worker/0 {number}/7" for number in range(4, 8)),
+        "[worker/0",
+        *(f"[worker/0 {number}/7" for number in range(3, 8)),
+    ]
+
+
+def test_a_follower_keeps_the_pieces_of_a_line_that_it_has_not_reached(engine: FakeEngine) -> None:
+    """A worker that is interrupted before it leaves the pieces to the next one."""
+    scheduler = FakeScheduler("session", engine)
+    app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id="interrupted"))
+    engine.state(app_id, AppState.RUNNING)
+    places = {"worker/0": {"launch_from": None, "launch_skip": {}, "launch_pieces": {"stderr": 2}}}
+    engine.write(app_id, "worker", 0, "short\n")
+    with Follower(scheduler, app_id, cursors=places) as follower:
+        next(event for event in follower if isinstance(event, LogLines))
+
+        assert follower.cursors["worker/0"]["launch_pieces"] == {"stderr": 2}  # type: ignore[index, call-overload]
+        engine.write(app_id, "worker", 0, "long\n", stream=Stream.STDERR)
+        next(event for event in follower if isinstance(event, LogLines))
+        assert "launch_pieces" not in str(follower.cursors)
 
 
 class TaskRecorder:

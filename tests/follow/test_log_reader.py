@@ -13,7 +13,7 @@ from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines
 from airflow_provider_launch.follow.log_positions import position_after
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.stream_loop import stream_loop
-from airflow_provider_launch.schedulers.api import LogChunk, LogLine
+from airflow_provider_launch.schedulers.api import LogChunk, LogLine, Stream
 from airflow_provider_launch.schedulers.logs import LINE_BYTES
 
 
@@ -40,12 +40,12 @@ def texts_of(reader: LogReader) -> list[str]:
 
 
 def numbered(count: int, size: int = 1, **how) -> list[LogLine]:
-    return [LogLine(f"{number}".rjust(size) + "\n", None, how.get("time")) for number in range(count)]
+    return [LogLine(f"{number}".rjust(size) + "\n", Stream.STDOUT, how.get("time")) for number in range(count)]
 
 
 def test_lines_that_were_shown_are_left_out_over_several_chunks():
     """Another process may read in smaller chunks than the one that has shown them."""
-    reader = reader_of(numbered(8), 2, cursors={"main/0": position_after(None, 5)})
+    reader = reader_of(numbered(8), 2, cursors={"main/0": position_after(None, {"stdout": 5})})
     for _ in range(4):
         reader.step()
 
@@ -82,24 +82,23 @@ def test_a_line_that_its_scheduler_has_not_cut_is_shown_in_pieces():
     assert texts_of(reader) == ["a" * 100, "a" * 100, "a" * 50 + "\n", "b" * 110, "", "c\n"]
 
 
+class Opened:
+    cursor = 1
+
+
 @pytest.mark.usefixtures("short_pieces")
 def test_a_reader_continues_after_the_pieces_that_were_shown():
-    reader = reader_of(
-        [LogLine("a" * 250 + "\n", None), LogLine("c\n", None)], 10, cursors={"main/0": position_after(None, 2)}
-    )
+    lines = [LogLine("a" * 250 + "\n", Stream.STDERR), LogLine("c\n", Stream.STDERR)]
+    reader = reader_of(lines, 10, cursors={"main/0": position_after(None, {"stderr": 2})})
     reader.step()
 
     assert texts_of(reader) == ["a" * 50 + "\n", "c\n"]
 
 
-class Stream:
-    cursor = 1
-
-
 @pytest.mark.usefixtures("short_pieces")
 def test_long_lines_of_a_stream_are_shown_in_pieces():
     reader = reader_of([], 10)
-    stream = Stream()
+    stream = Opened()
     replica = reader._replicas["main/0"]
     replica.stream, reader._streamed[stream] = stream, replica
     reader.on_lines(stream, [LogLine("a" * 250, None)])
@@ -245,24 +244,23 @@ def test_first_lines_of_replicas_wait_for_each_other_and_are_in_order_of_time():
 
 
 def test_a_reader_that_stops_between_divided_lines_continues_there():
-    first, second = timed(("a1", 1), ("a4", 4), ("a5", 5)), timed(("b2", 2), ("b3", 3), ("b6", 6))
-    for shown in range(1, 5):
+    first, second = timed(("a1", 1), ("a4", 4), ("a5", 5), ("a7", 7)), timed(("b2", 2), ("b3", 3), ("b6", 6))
+    for shown in range(1, 6):
         reader = reader_of_two(first, second)
         reader.step()
         reader.step()
         cursors, texts = {}, []
-        for _ in range(shown):
+        for number in range(1, shown + 1):
             item = reader.pop()
-            if item is None:
-                break
-            cursors[item.key] = item.cursor
-            texts += [line.text for line in item.event.lines]
+            lines = item.lines[:1] if number == shown else item.lines
+            cursors[item.key] = item.position(len(lines), None)
+            texts += [line.text for line in lines]
             reader.release(item)
         another = reader_of_two(first, second, cursors)
         another.step()
         another.step()
 
-        assert sorted([*texts, *texts_of(another)]) == ["a1", "a4", "a5", "b2", "b3", "b6"]
+        assert sorted([*texts, *texts_of(another)]) == ["a1", "a4", "a5", "a7", "b2", "b3", "b6"]
 
 
 def test_first_lines_do_not_wait_long_for_a_log_that_hangs():

@@ -220,7 +220,7 @@ def _read_file(
             lines = [(text, None, _LAST) for text in texts]
         else:
             times, at, covered = line_times(index, stream, at, line_ends(data, offset), file.modified)
-            # The other lines have no final time, and their order must be the same in a later read from this cursor.
+            # The other lines have no final time, so a later read may merge the two streams in another order.
             keys = [*times[:covered], *[_LAST] * (len(texts) - covered)]
             lines = [*zip(texts, times, keys, strict=True)]
         scanned = end

@@ -329,6 +329,15 @@ class RepeatsALineOnResume(Threads):
         return LogChunk(lines, {"at": chunk.cursor, "last": lines[-1].text if lines else None})
 
 
+@caught_by("test_a_follower_continues_after_each_line_of_both_streams")
+class NamesNoStream(Threads):
+    """Its files of both streams have no common order, which is hidden if the lines do not name their stream."""
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([line._replace(stream=Stream.COMBINED) for line in chunk.lines], chunk.cursor)
+
+
 @caught_by("test_a_cursor_is_good_in_another_process")
 class KeepsCursorsInMemory(Threads):
     cursors: ClassVar[list[Any]] = [None]

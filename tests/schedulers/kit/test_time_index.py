@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_launch.follow.log_positions import LogItem
+from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
 
@@ -95,7 +100,7 @@ def test_a_line_that_the_index_does_not_cover_yet_has_the_time_of_the_last_write
 
 
 def test_lines_that_the_index_does_not_cover_yet_keep_their_order(log) -> None:
-    """A follower that was cut between them counts lines from the same cursor."""
+    """Their times are not final."""
     for name, text, time in (("stdout", "a\nb\n", 6.0), ("stderr", "e\n", 5.0)):
         (log.path / name).write_text(text)
         os.utime(log.path / name, (time, time))
@@ -105,6 +110,49 @@ def test_lines_that_the_index_does_not_cover_yet_keep_their_order(log) -> None:
     assert [line.text for line in first.lines] == ["a\n", "b\n", "e\n"]
     assert [line.time for line in first.lines] == [6.0, 6.0, 5.0]
     assert [line.text for line in log.read(first.cursor).lines] == ["c\n"]
+
+
+@pytest.mark.parametrize("streams", [None, Stream.STDERR], ids=["both streams", "stderr"])
+@pytest.mark.parametrize("shown", range(3))
+def test_a_reader_that_stops_between_lines_continues_there_after_the_order_has_changed(log, shown, streams) -> None:
+    """A later line of stdout comes before lines of stderr that were shown."""
+
+    def item_at(position) -> LogItem:
+        reader = LogReader(
+            scheduler,
+            "app-1",
+            threading.Condition(),
+            cursors={"main/0": position},
+            streams=streams,
+            from_now=False,
+            own_thread=False,
+        )
+        reader.update_replicas([("main", 0)], existing=True)
+        reader.step()
+        item = reader.pop()
+        assert item is not None
+        return item
+
+    scheduler = SimpleNamespace(
+        backend="files",
+        poll_interval_s=1.0,
+        read_logs=lambda _app_id, _role, _k, cursor, streams: log.read(cursor, streams),
+    )
+    log.write(1.0, "a0\n", "b0\n")
+    cursor = log.read(None, streams).cursor
+    with (log.path / "stderr").open("a") as file:
+        file.write("b1\nb2\n")
+    first = item_at(cursor)
+    assert [line.text for line in first.lines] == ["b1\n", "b2\n"]
+    stored = json.loads(json.dumps(first.position(shown, cursor)))
+    log.write(2.0, "a1\n", "")
+    again = log.read(cursor, streams).lines
+    assert [line.text for line in again] == ["b1\n", "b2\n"] if streams else ["a1\n", "b1\n", "b2\n"]
+    log.write(3.0, "a2\n", "b3\n")
+
+    texts = [line.text for line in [*first.lines[:shown], *item_at(stored).lines]]
+    assert [text for text in texts if text.startswith("b")] == ["b1\n", "b2\n", "b3\n"]
+    assert [text for text in texts if text.startswith("a")] == ([] if streams else ["a1\n", "a2\n"])
 
 
 def test_times_never_go_back_within_a_log(log) -> None:
