@@ -11,14 +11,13 @@ from airflow_provider_launch._task.tracebacks import error_in
 from airflow_provider_launch.schedulers._kit.endings import signal_in, signal_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler, has_own
 from airflow_provider_launch.schedulers.result_document import check_result, with_null
-from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError, UnsupportedError
-from airflow_provider_launch.specs.failures import in_order_of_failure, is_consequence
+from airflow_provider_launch.specs.failures import ErrorReply, in_order_of_failure, is_consequence
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.log_groups import unfolded
+from airflow_provider_launch.util.strings import unfolded
 from airflow_provider_launch.util.untrusted import clean_json, clean_text, one_line
 
 MOST_RESULTS_BYTES = 2 * 1024 * 1024

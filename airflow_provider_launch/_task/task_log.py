@@ -32,7 +32,7 @@ from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.secrets import MASK
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.util.log_groups import unfolded
+from airflow_provider_launch.util.strings import unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

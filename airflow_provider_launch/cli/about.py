@@ -97,7 +97,7 @@ def _rows(schema: runopts) -> Iterator[dict[str, Any]]:
 def connections(options: argparse.Namespace, output: Output) -> int:
     """List connections, or test them; the exit code is 1 if a test failed."""
     from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES
-    from airflow_provider_launch.connections.plugin_types import plugin_types
+    from airflow_provider_launch.connections.extras import plugin_types
     from airflow_provider_launch.connections.sources import definitions
 
     rows: list[dict[str, Any]] = []

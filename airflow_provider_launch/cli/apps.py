@@ -1,4 +1,4 @@
-"""The commands about apps that exist: status, describe, list, cancel, delete, sweep."""
+"""The commands about apps that exist: status, describe, list, cancel, delete, sweep; states as text and JSON."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.cli.states import state_text, status_document
 from airflow_provider_launch.cli.targets import Target, for_handle, for_launch
 from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
 from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.untrusted import one_line
 
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.output import Output
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -150,11 +151,7 @@ def sweep(options: argparse.Namespace, output: Output) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of `90s`, `30m`, `12h` or `7d`.
-
-    Raises:
-        InvalidAppError: the text is not a number with a unit.
-    """
+    """Return the seconds of `90s`, `30m`, `12h` or `7d`; refuse other texts."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise InvalidAppError(f"{text!r} is not a time; write a number with s, m, h or d: 90s, 30m, 12h, 7d")
@@ -205,3 +202,47 @@ def _moment(epoch_s: float | None) -> str:
 
 def _task(owner: Mapping[str, str]) -> str:
     return " ".join(owner[name] for name in ("dag_id", "task_id", "run_id") if owner.get(name))
+
+
+def state_text(response: DescribeAppResponse) -> str:
+    """Return the state with what belongs to it: how many replicas run, and the reason."""
+    running, total = response.running_of()
+    parts = [f"{running} of {total} running"] if 0 < running < total and not is_terminal(response.state) else []
+    if message := _given(response.msg):
+        parts.append(one_line(message))
+    details = ", ".join(parts)
+    return f"{response.state} ({details})" if details else str(response.state)
+
+
+def status_document(handle: str, response: DescribeAppResponse) -> dict[str, Any]:
+    """Return the status as plain JSON; absent values are null, and times are epoch seconds."""
+    return {
+        "handle": handle,
+        "state": response.state.name,
+        "message": _given(response.msg),
+        "restarts": max(0, response.num_restarts),
+        "url": response.ui_url,
+        "roles": [
+            {"role": role.role, "replicas": [_replica(replica) for replica in role.replicas]}
+            for role in response.roles_statuses
+        ],
+        "metadata": dict(response.metadata),
+    }
+
+
+def _replica(replica: ReplicaStatus) -> dict[str, Any]:
+    return {
+        "replica": replica.id,
+        "state": replica.state.name,
+        "exit_code": replica.exit_code,
+        "restarts": replica.num_restarts or 0,
+        "host": _given(replica.hostname),
+        "started_at": replica.start_time,
+        "ended_at": replica.end_time,
+        "reason": replica.reason,
+        "error": _given(replica.structured_error_msg),
+    }
+
+
+def _given(text: str | None) -> str | None:
+    return None if text in (None, "", NONE) else text

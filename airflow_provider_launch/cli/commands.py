@@ -87,7 +87,7 @@ _ROWS = (
     Command(
         "dryrun",
         "print the request that a task of a DAG would send",
-        "dag:dryrun",
+        "from_airflow:dryrun",
         (
             _argument("-f", "--file", metavar="PATH", help="the DAG file; without it the DAGs folder is searched"),
             _argument("dag", metavar="DAG", help="id of the DAG"),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from airflow_provider_launch.cli.states import state_text
+from airflow_provider_launch.cli.apps import state_text
 from airflow_provider_launch.follow.events import AttemptEnded, Ended, LogGap, LogLines, Reached, StateChanged
 from airflow_provider_launch.follow.events import Unreachable as NotReached
 from airflow_provider_launch.follow.follower import Follower
@@ -39,18 +39,10 @@ def follow(
     cursors: Mapping[str, JsonValue] | None = None,
     is_new: bool = False,
 ) -> DescribeAppResponse:
-    """Return the last description of an app, once it has ended.
+    """Return the last description of an app, once it has ended; show its states on the way, with `logs` its lines.
 
-    Args:
-        scheduler: where it runs.
-        handle: the app.
-        output: shows the states.
-        logs: whether its lines are read.
-        show: shows a line. None: on stderr, with its replica.
-        streams: which stream is read. None: all.
-        roles: roles whose lines are read. None: all.
-        cursors: where to continue, by `role/k`.
-        is_new: the caller has just launched it.
+    `show` shows a line, otherwise on stderr with its replica; `cursors` are where to continue, by `role/k`. With
+    `is_new` the caller has just launched it.
 
     Raises:
         UnknownAppException: the scheduler does not know the app.

@@ -1,19 +1,21 @@
-"""Requests of commands to Airflow; no other module of this room imports it."""
+"""Requests of commands to Airflow, and `launch dryrun`; no other module of this room imports it."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.connections.definition import UNUSED_FIELDS, Definition
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
 
+if TYPE_CHECKING:
+    from airflow_provider_launch.cli.output import Output
+
 
 def find_in_airflow(conn_id: str) -> Definition | None:
-    """Return a connection of Airflow's secrets backends or database; None if there is none.
-
-    Raises:
-        SchedulerUnavailableError: Airflow or its database does not answer.
-    """
+    """Return a connection of Airflow's secrets backends or database; None if there is none."""
     from airflow_provider_launch._airflow import AirflowNotFoundException
     from airflow_provider_launch.hooks.connections import find_connection
 
@@ -37,12 +39,7 @@ def aws_clients(options: Any) -> Any:
 
 
 def task_of(dag_id: str, task_id: str, file: str | None) -> Any:
-    """Return the operator of a DAG file.
-
-    Args:
-        dag_id: the DAG.
-        task_id: its task.
-        file: the DAG file. None: the DAGs folder is searched.
+    """Return the operator of a DAG file, or without `file` of the DAGs folder.
 
     Raises:
         InvalidAppError: there is no such DAG or task, or the file cannot be imported; the text has the error.
@@ -58,3 +55,24 @@ def task_of(dag_id: str, task_id: str, file: str | None) -> Any:
     if not dag.has_task(task_id):
         raise InvalidAppError(f"DAG {dag_id!r} has no task {task_id!r}; it has {', '.join(sorted(dag.task_dict))}")
     return dag.get_task(task_id)
+
+
+def dryrun(options: argparse.Namespace, output: Output) -> int:
+    """Print the request that a task would send."""
+    shown = io.StringIO()
+    # DAG files print, and stdout is for the request only.
+    with contextlib.redirect_stdout(shown):
+        task = task_of(options.dag, options.task, options.file)
+    if shown.getvalue():
+        output.note(shown.getvalue().rstrip())
+    if not hasattr(task, "launch_conn_id") or not hasattr(task, "dry_run"):
+        raise InvalidAppError(f"task {options.task!r} is a {type(task).__name__}, which launches no app")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        task.dry_run()
+    text = shown.getvalue().rstrip("\n")
+    if output.as_json:
+        output.document({"dag_id": options.dag, "task_id": options.task, "request": text})
+    else:
+        output.data(text)
+    return 0

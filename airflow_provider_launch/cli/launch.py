@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.cli.apps import status_document
 from airflow_provider_launch.cli.commands import COMMANDS
-from airflow_provider_launch.cli.states import status_document
 from airflow_provider_launch.cli.targets import Target, cli_defaults, for_launch
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState

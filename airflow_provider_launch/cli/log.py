@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_provider_launch.cli.follow import follow, show_line
 from airflow_provider_launch.cli.targets import for_handle
 from airflow_provider_launch.schedulers.api import Stream
-from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
-    MalformedAppHandleException,
-    UnknownAppException,
-)
+from airflow_provider_launch.specs.errors import InvalidAppError, MalformedAppHandleException, UnknownAppException
 
 if TYPE_CHECKING:
     from airflow_provider_launch.cli.output import Output
@@ -91,11 +87,7 @@ def log(options: argparse.Namespace, output: Output) -> int:
 
 
 def parse_wanted(text: str) -> Wanted:
-    """Return the app and the replicas that a text such as `local://c/app-1/trainer/0,2-4` names.
-
-    Raises:
-        MalformedAppHandleException: the text is not a handle with an optional role and numbers.
-    """
+    """Return the app and the replicas that a text such as `local://c/app-1/trainer/0,2-4` names."""
     found = _HANDLE.fullmatch(text)
     if found is None:
         raise MalformedAppHandleException(text)
@@ -117,11 +109,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def _replicas(response: DescribeAppResponse, wanted: Wanted) -> list[tuple[str, int]]:
-    """Return the wanted replicas of an app.
-
-    Raises:
-        InvalidAppError: it has none of them; the text has its roles.
-    """
+    """Return the wanted replicas of an app; refuse those that it does not have."""
     numbers = {role.name: {*range(min(role.num_replicas, _MOST_REPLICAS))} for role in response.roles}
     for status in response.roles_statuses:
         numbers.setdefault(status.role, set()).update(replica.id for replica in status.replicas)

@@ -23,10 +23,7 @@ DONE, APP_FAILED, USAGE, UNKNOWN_APP, NOT_REACHED, FAULT, INTERRUPTED = 0, 1, 2,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: the words after `launch`. None: those of this process.
+    """Run the command line, by default that of this process, and return its exit code.
 
     Raises:
         SystemExit: the arguments are wrong (2), or help was asked for (0).

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from airflow_provider_launch.util.log_groups import END, START
+from airflow_provider_launch.util.strings import END, START
 from airflow_provider_launch.util.untrusted import clean_json
 
 _PACKAGE = "airflow_provider_launch"
@@ -30,11 +30,7 @@ _STATES = {"SUCCEEDED": "32", "FAILED": "31", "CANCELLED": "33", "UNKNOWN": "33"
 
 
 class Output:
-    """Writes data and messages.
-
-    Args:
-        as_json: whether data is JSON: one document, or one per line of a log.
-    """
+    """Writes data and messages; with `as_json` data is JSON: one document, or one per line of a log."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -68,11 +64,7 @@ class Output:
     def line(self, key: str, label: str, text: str, *, to: TextIO | None = None) -> None:
         """Write a line of a replica, with a prefix in the colour of the replica.
 
-        Args:
-            key: the replica, as `role/k`.
-            label: the writer of the line: the replica, or one of its containers.
-            text: the line, without its line feed.
-            to: stdout or stderr. None: stdout.
+        `key` is the replica, as `role/k`; `label` is the writer of the line: the replica, or one of its containers.
         """
         stream = to or sys.stdout
         prefix = f"[{label}]"
@@ -84,11 +76,7 @@ class Output:
         stream.write(f"{prefix} {text}\n")
 
     def flush(self) -> None:
-        """Write what is buffered.
-
-        Raises:
-            BrokenPipeError: the reader has ended.
-        """
+        """Write what is buffered; a BrokenPipeError means that the reader has ended."""
         sys.stdout.flush()
 
     def discard(self) -> None:

@@ -47,12 +47,7 @@ class Target:
         return self.runner.scheduler(self.backend)
 
     def options(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the options of a launch: those of texts such as `queue=gpu`, above those of connection or files.
-
-        Raises:
-            InvalidRunConfigException: a name or a value is wrong, or the connection locks the option.
-            InvalidAppError: the connection or a configuration file is wrong.
-        """
+        """Return the options of a launch: those of texts such as `queue=gpu`, above those of connection or files."""
         if self.connection is None:
             from airflow_provider_launch.runner import config
 
@@ -82,12 +77,7 @@ class Target:
 def for_launch(scheduler: str | None, conn_id: str | None) -> Target:
     """Return the target of a command that names no app.
 
-    Args:
-        scheduler: its name.
-        conn_id: the connection. None of both: those of `[cli:run]` in the configuration file, else `local`.
-
-    Raises:
-        InvalidAppError: both arguments are given, or the connection is wrong or not defined here.
+    Without arguments it is that of `[cli:run]` in the configuration file, else `local`; two are refused.
     """
     if scheduler is None and conn_id is None:
         from airflow_provider_launch.runner.config import get_configs
@@ -112,9 +102,7 @@ def _announce(what: str, names: Iterable[str]) -> None:
 def cli_defaults() -> dict[str, str]:
     """Return the section `[cli:run]` of the configuration files: scheduler, connection, component, workspace.
 
-    Raises:
-        FileNotFoundError: the file of `LAUNCHCONFIG` does not exist.
-        ValueError: a file is not valid INI.
+    Raises FileNotFoundError for that of `LAUNCHCONFIG`, and ValueError for one that is not valid INI.
     """
     from airflow_provider_launch.runner.config import get_configs
 
@@ -126,10 +114,8 @@ def cli_defaults() -> dict[str, str]:
 def for_handle(handle: str, scheduler: str | None, conn_id: str | None) -> Target:
     """Return the target of an app: that of its connection, unless the caller names another one.
 
-    Raises:
-        MalformedAppHandleException: the text is not a handle.
-        InvalidAppError: the connection in the handle is not defined here, or is for another scheduler. The default
-            location of the scheduler would have other apps, or none.
+    Refuses a connection that is not defined here, or is for another scheduler: the default location of the scheduler
+    would have other apps, or none.
     """
     _refuse_both(scheduler, conn_id)
     parsed = parse_app_handle(handle)
@@ -167,7 +153,6 @@ def connection_of(conn_id: str) -> LaunchConnection:
 
     Raises:
         UndefinedError: none of them has it; the text names the places that were searched.
-        InvalidAppError: it is not a connection of this package.
     """
     definition = definition_of(conn_id)
     if definition is None:

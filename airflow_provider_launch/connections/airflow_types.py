@@ -104,8 +104,7 @@ _PREFIX = "extra__{}__"
 def extras_of(definition: Definition) -> dict[str, Any]:
     """Return the extras of a launch connection that a connection of Airflow's own type means.
 
-    Raises:
-        InvalidAppError: a field cannot be used; the text names it.
+    Refuses fields that cannot be used.
     """
     conn_type = definition.conn_type
     if conn_type == "aws":
@@ -150,12 +149,8 @@ def with_named_connections(
 ) -> dict[str, Any]:
     """Return the extras with those of the connections that they name; extras that are given win.
 
-    Args:
-        extras: extras of a launch connection.
-        find: returns a connection. None: there are no other connections.
-
-    Raises:
-        InvalidAppError: a connection does not exist, has another type, or a field that cannot be used.
+    `find` returns a connection; None: there are no others. Refuses a connection that does not exist, has another type,
+    or a field that cannot be used.
     """
     found: dict[str, Any] = {}
     for name, conn_type in CONN_IDS.items():
@@ -189,11 +184,7 @@ _OF_AWS = {
 
 
 def refuse_extras_of_aws(extras: Mapping[str, object]) -> None:
-    """Refuse extras that only a connection of type `aws` has.
-
-    Raises:
-        InvalidAppError: names the extra and the fix.
-    """
+    """Refuse extras that only a connection of type `aws` has."""
     for name, cure in _OF_AWS.items():
         if extras.get(name) is not None:
             raise InvalidAppError(f"the extra {name!r} exists only in connections of type aws; {cure}")

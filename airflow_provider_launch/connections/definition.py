@@ -36,11 +36,7 @@ class Definition:
     """Where it was found, for people: `variable AIRFLOW_CONN_X`."""
 
     def extras(self) -> dict[str, Any]:
-        """Return the extras by name.
-
-        Raises:
-            InvalidAppError: they are not a JSON object.
-        """
+        """Return the extras by name; refuse others than a JSON object."""
         found: object = self.extra or {}
         if isinstance(found, str):
             try:
@@ -61,8 +57,7 @@ def undefined(conn_id: str) -> Definition | None:
 def read_definition(conn_id: str, value: object, source: str) -> Definition:
     """Return the definition that a URI, a JSON text or an object of fields stands for, in the formats of Airflow.
 
-    Raises:
-        InvalidAppError: it is in none of these formats. The text does not quote it, because it may have secrets.
+    The error for other formats does not quote the text, because it may have secrets.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:

@@ -24,11 +24,7 @@ class Deployment:
     """Whether a kubeconfig in a connection may start programs."""
 
     def options(self, backend: str, schema: runopts) -> dict[str, Any]:
-        """Return the options of a scheduler from the file of defaults.
-
-        Raises:
-            InvalidAppError: the file cannot be read, or an option in it is wrong.
-        """
+        """Return the options of a scheduler from the file of defaults."""
         if not (files := self._files()):
             return {}
         from airflow_provider_launch.runner.config import read_options
@@ -37,11 +33,7 @@ class Deployment:
             return dict(read_options(files[0], backend, schema))
 
     def component_defaults(self, name: str) -> dict[str, str]:
-        """Return the defaults for the parameters of a component, from `[component:<name>]` of the file.
-
-        Raises:
-            InvalidAppError: the file cannot be read.
-        """
+        """Return the defaults for the parameters of a component, from `[component:<name>]` of the file."""
         if not (files := self._files()):
             return {}
         from airflow_provider_launch.runner.config import read_sections
@@ -50,11 +42,7 @@ class Deployment:
             return read_sections(files, "component").get(name, {})
 
     def trackers(self) -> dict[str, str | None]:
-        """Return name to config of the trackers of all replicas.
-
-        Raises:
-            InvalidAppError: the file cannot be read.
-        """
+        """Return name to config of the trackers of all replicas."""
         from airflow_provider_launch.runner.injected_env import get_configured_trackers
 
         files = self._files()

@@ -1,17 +1,68 @@
-"""Strict checks of a connection's extras, which Airflow, a shell and a file store unchecked."""
+"""Types of connections of plug-ins, and strict checks of extras, which Airflow, a shell and a file store unchecked."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, checked_options, resolve_options
-from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException, MissingDependencyError
 from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.util import entrypoints
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+CONNECTIONS_GROUP = "airflow_provider_launch.connections"
+"""Entry points: the type of the connection to the class of its scheduler, `launch_tsp = "launch_tsp:TspScheduler"`."""
+
+
+def plugin_types() -> dict[str, EntryPoint]:
+    """Return the types by name; nothing is imported."""
+    return _types_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _types_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:  # noqa: ARG001 - what is found depends on it
+    # Each search reads all installed distributions, and each task and trigger asks for its connection.
+    return entrypoints.find(CONNECTIONS_GROUP)
+
+
+@lru_cache(maxsize=64)
+def plugin_scheduler(conn_type: str) -> type[Any] | None:
+    """Return the class of the scheduler of a type; None if no plug-in has registered the type.
+
+    Refuses an entry point that cannot be imported, or that is not a class with options.
+    """
+    found = plugin_types().get(conn_type)
+    if found is None:
+        return None
+    try:
+        scheduler = found.load()
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the plug-in of connection type {conn_type!r} cannot be imported: {error}"
+        ) from error
+    for name in ("connection_type", "opts_type"):
+        options = getattr(scheduler, name, None)
+        if not (isinstance(options, type) and issubclass(options, StructuredOpts)):
+            raise InvalidAppError(
+                f"connection type {conn_type!r}: {found.value!r} must be a class of a scheduler whose {name!r} is a "
+                f"subclass of StructuredOpts; fix the entry point of the plug-in"
+            )
+    if not isinstance(getattr(scheduler, "name", None), str):
+        raise InvalidAppError(
+            f"connection type {conn_type!r}: {found.value!r} must have the attribute 'name', under which its "
+            f"scheduler is registered; fix the plug-in"
+        )
+    kind: type[Any] = scheduler
+    return kind
 
 
 @dataclass(frozen=True)
@@ -37,12 +88,9 @@ class LaunchOptions:
 def split_extras(
     extras: Mapping[str, Any], connection: type[StructuredOpts], opts: type[StructuredOpts]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all fields of `connection`, and the set fields of `opts`.
+    """Return all fields of `connection`, and the set fields of `opts`; refuse unknown extras and wrong values.
 
     None counts as unset, because a form stores null for an empty field. Text is cast, because a URI has only text.
-
-    Raises:
-        InvalidRunConfigException: an extra is unknown or has a wrong value; the text names it.
     """
     of_connection, of_opts = checked_options(connection), checked_options(opts)
     given: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
@@ -60,11 +108,7 @@ def split_extras(
 
 
 def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
-    """Return the content of a connection of type `launch`, which names a scheduler of a plug-in.
-
-    Raises:
-        InvalidAppError: an extra is unknown, wrong or missing.
-    """
+    """Return the content of a connection of type `launch`, which names a scheduler of a plug-in."""
     known = {"scheduler": str, "params": Mapping, "cfg": Mapping}
     common, rest = common_extras(extras)
     given = {key: value for key, value in rest.items() if value is not None}
@@ -86,15 +130,7 @@ def plugin_options(extras: Mapping[str, Any]) -> LaunchOptions:
 
 
 def typed_plugin_options(extras: Mapping[str, Any], scheduler: type[Any]) -> LaunchOptions:
-    """Return the content of a connection whose type a plug-in has registered.
-
-    Args:
-        extras: the extras of the connection.
-        scheduler: the class of its scheduler, with `name`, `connection_type` and `opts_type`.
-
-    Raises:
-        InvalidAppError: an extra is unknown, wrong or missing.
-    """
+    """Return the content of a connection whose type a plug-in has registered, by the class of its scheduler."""
     common, rest = common_extras(extras, scheduler.connection_type.as_runopts())
     params, cfg = split_extras(rest, scheduler.connection_type, scheduler.opts_type)
     common.setdefault("locked", params.get("locked") or [])
@@ -111,12 +147,7 @@ _COMMON: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 def common_extras(extras: Mapping[str, Any], own: runopts | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the extras that every connection of a plug-in may have, and the others.
 
-    Args:
-        extras: the extras of the connection.
-        own: the options of the connection; those of the same name are among the others.
-
-    Raises:
-        InvalidAppError: one has a wrong type.
+    Options of the connection, `own`, of the same name are among the others.
     """
     names = [name for name in _COMMON if own is None or own.registered_name(name) is None]
     common = {name: extras[name] for name in names if extras.get(name) is not None}
@@ -156,18 +187,7 @@ _OUTSIDE = {"setup": ("container", "container_mounts")}
 
 
 def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
-    """Refuse options of a task that the connection locks.
-
-    Args:
-        conn_id: the connection.
-        options: options of the connection.
-        schema: the options of its scheduler.
-        given: names of the options that the task sets, in any spelling.
-
-    Raises:
-        InvalidAppError: the connection locks a name that is not an option.
-        InvalidRunConfigException: the task sets an option that is locked.
-    """
+    """Refuse options of a task, in any spelling, that the connection locks, and locks on names that are not options."""
     if not options.locked:
         return
     for name in options.locked:
@@ -193,11 +213,7 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
 
 
 def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
-    """Refuse values in standard fields that this connection type does not use.
-
-    Raises:
-        InvalidAppError: names the fields.
-    """
+    """Refuse values in standard fields that this connection type does not use."""
     names = [name for name, value in used.items() if value]
     if names:
         raise InvalidAppError(

@@ -17,12 +17,13 @@ from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.extras import (
     LaunchOptions,
     plugin_options,
+    plugin_scheduler,
+    plugin_types,
     refuse_locked,
     refuse_standard_fields,
     split_extras,
     typed_plugin_options,
 )
-from airflow_provider_launch.connections.plugin_types import plugin_scheduler, plugin_types
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import (
     SCHEDULER_ALIASES,
@@ -48,12 +49,8 @@ CONNECTION_TYPES: Mapping[str, str] = {"launch": "", **{info.connection_type: in
 class LaunchConnection:
     """A connection that is ready for launches. Nothing is checked and no request is sent before it is used.
 
-    Args:
-        definition: the connection as it was written.
-        deployment: settings of the whole deployment.
-        make_aws_clients: makes clients of AWS from a connection of Airflow that `aws_conn_id` names. None: there is no
-            Airflow, so the name is refused.
-        find: returns another connection, which extras such as `kubernetes_conn_id` name. None: they are refused.
+    `make_aws_clients` makes clients of AWS from a connection of Airflow that `aws_conn_id` names; `find` returns
+    another connection, which extras such as `kubernetes_conn_id` name. Without them these extras are refused.
     """
 
     def __init__(
@@ -78,11 +75,7 @@ class LaunchConnection:
 
     @property
     def backend(self) -> str:
-        """The name of its built-in scheduler; empty if it is for a scheduler of a plug-in.
-
-        Raises:
-            InvalidAppError: the connection is of another type.
-        """
+        """The name of its built-in scheduler; empty if it is for a scheduler of a plug-in."""
         backend = CONNECTION_TYPES.get(self._conn_type, AIRFLOW_TYPES.get(self._conn_type))
         if backend is not None:
             return backend
@@ -100,11 +93,7 @@ class LaunchConnection:
 
     @cached_property
     def options(self) -> LaunchOptions:
-        """The content of the connection, checked strictly.
-
-        Raises:
-            InvalidAppError: an extra is unknown or wrong; the text names it.
-        """
+        """The content of the connection, checked strictly."""
         if self._definition.conn_type in AIRFLOW_TYPES:
             extras = extras_of(self._definition)
         else:
@@ -189,9 +178,7 @@ class LaunchConnection:
     def scheduler(self) -> Scheduler[Any]:
         """The scheduler of the connection, the same object each time.
 
-        Raises:
-            UnknownSchedulerException: no such scheduler is registered.
-            MissingDependencyError: its client library is not installed.
+        It may be unknown, or its client library may be missing.
         """
         return self.runner.scheduler(self.options.backend)
 
@@ -210,15 +197,7 @@ class LaunchConnection:
         """Return the options of one launch: those of `[launch] config_file`, of the connection, and of `cfg`.
 
         Later ones override earlier ones. Text in `cfg` is cast to the type of its option, because templates give text.
-
-        Args:
-            cfg: the options of this launch.
-            given_by: what `cfg` is, for errors.
-
-        Raises:
-            InvalidAppError: `cfg` is not a mapping.
-            InvalidRunConfigException: `cfg` has an option that the scheduler does not have or that the connection
-                locks, or text that is not valid for its option.
+        Options that the scheduler does not have, or that the connection locks, are refused; errors name `given_by`.
         """
         given: object = cfg
         if given is not None and not isinstance(given, Mapping):
@@ -248,12 +227,7 @@ class LaunchConnection:
             raise InvalidRunConfigException(f"{given_by}: {reason}", name, own) from None
 
     def check(self) -> None:
-        """Check the options of the connection against those of its scheduler.
-
-        Raises:
-            InvalidAppError: the connection locks a name that is not an option.
-            InvalidRunConfigException: an option is unknown, or its value is wrong; the text names the connection.
-        """
+        """Check the options of the connection, and the names that it locks, against those of its scheduler."""
         schema = self.scheduler.run_opts()
         refuse_locked(self.conn_id, self.options, schema, ())
         if len(schema):
@@ -275,11 +249,7 @@ class LaunchConnection:
         return cast
 
     def refuse_overlays(self, app: AppDef) -> None:
-        """Refuse overlays of roles if the connection locks options, because they could override these.
-
-        Raises:
-            InvalidAppError: names the role.
-        """
+        """Refuse overlays of roles if the connection locks options, because they could override these."""
         for role in app.roles if self.options.locked else ():
             for name in _overlay_names(self.options.backend):
                 if role.metadata.get(name):

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def probe(connection: LaunchConnection) -> str:
-    """Check the extras, ask the scheduler, and return which checks passed; nothing is launched.
-
-    Raises:
-        Exception: a check failed; its text names the check and the fix.
-    """
+    """Check the extras, ask the scheduler, and return which checks passed; nothing is launched."""
     ask = _PROBES.get(connection.backend, _listed)
     connection.options  # noqa: B018 - checks the extras, also where the scheduler cannot be created
     connection.check()

@@ -22,11 +22,7 @@ _SECTION = "AIRFLOW__LAUNCH__"
 
 
 def find_definition(conn_id: str) -> Definition | None:
-    """Return a connection of the environment, else of the file; None if neither has it.
-
-    Raises:
-        InvalidAppError: it is in none of the formats of Airflow, or the file cannot be read.
-    """
+    """Return a connection of the environment, else of the file; None if neither has it."""
     name = f"{_PREFIX}{conn_id.upper()}"
     if conn_id and (text := os.environ.get(name)):
         return read_definition(conn_id, text, f"variable {name}")
@@ -37,9 +33,6 @@ def definitions() -> list[Definition]:
     """Return all connections of the environment and the file; one in the environment hides one in the file.
 
     Ids in the environment are in lower case, because the names of variables are in upper case.
-
-    Raises:
-        InvalidAppError: as in `find_definition`.
     """
     found = {
         conn_id: read_definition(conn_id, text, f"variable {name}")
@@ -50,11 +43,7 @@ def definitions() -> list[Definition]:
 
 
 def connections_file() -> Path | None:
-    """Return the file of connections: that of `LAUNCH_CONNECTIONS`, else one in the launcher's home; None: no file.
-
-    Raises:
-        InvalidAppError: the file of the variable does not exist.
-    """
+    """Return the file of connections: that of `LAUNCH_CONNECTIONS`, else one in the launcher's home; None: no file."""
     given = os.environ.get(ENV_CONNECTIONS)
     if given is not None:
         path = Path(given).expanduser()
@@ -93,11 +82,7 @@ def has_airflow() -> bool:
 
 
 def shell_deployment() -> Deployment:
-    """Return the settings of `[launch]` from the environment and `airflow.cfg`, without Airflow.
-
-    Raises:
-        InvalidAppError: a value is not valid.
-    """
+    """Return the settings of `[launch]` from the environment and `airflow.cfg`, without Airflow."""
     try:
         exec_allowed = str_to_bool(_setting("allow_kubeconfig_exec") or "false")
     except ValueError as error:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow_provider_launch._airflow import AirflowNotFoundException, BaseHook
 from airflow_provider_launch.connections.airflow_types import AIRFLOW_TYPES
 from airflow_provider_launch.connections.definition import NEED_NO_DEFINITION, UNUSED_FIELDS, Definition
-from airflow_provider_launch.connections.extras import LaunchOptions
+from airflow_provider_launch.connections.extras import LaunchOptions, plugin_types
 from airflow_provider_launch.connections.launch import LaunchConnection
-from airflow_provider_launch.connections.plugin_types import plugin_types
 from airflow_provider_launch.connections.probes import probe
 from airflow_provider_launch.hooks.connections import deployment, find_connection
 from airflow_provider_launch.runner import Runner

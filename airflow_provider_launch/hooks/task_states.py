@@ -124,10 +124,8 @@ def ask_states(
 ) -> dict[TaskKey, str | None]:
     """Return the state of each task: a state of Airflow, None, `GONE` or `ABSENT`; unanswered tasks are left out.
 
-    Args:
-        keys: the tasks.
-        has_seen: returns whether a run of a DAG has existed; only such runs are checked for deletion.
-        report: takes the error of each failed request.
+    `has_seen` returns whether a run of a DAG has existed; only such runs are checked for deletion. `report` takes the
+    error of each failed request.
     """
     states: dict[TaskKey, str | None] = {}
     for question in questions_for(keys):

@@ -21,7 +21,7 @@ from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.util.log_groups import folded
+from airflow_provider_launch.util.strings import folded
 from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:

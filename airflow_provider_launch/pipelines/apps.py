@@ -24,8 +24,7 @@ from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.mounts import parse_mount
-from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
+from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount, parse_mount
 
 ROLE = "task"
 DATA_DIR = "/launch/data"

@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers import backends
 from airflow_provider_launch.schedulers.backends import BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import checked_options
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.mounts import parse_mount
+from airflow_provider_launch.specs.roles import parse_mount
 from airflow_provider_launch.specs.type_check import shown
 from airflow_provider_launch.util.entrypoints import find
 

@@ -118,10 +118,7 @@ def _load(
 def read_options(path: str, scheduler: str, schema: runopts) -> dict[str, CfgVal]:
     """Return the options of a scheduler from one file; refuse a template that is not completely filled in.
 
-    Raises:
-        InvalidRunConfigException: a text is not a valid value of its option, or still the placeholder of `dump`.
-        OSError: the file cannot be read.
-        ValueError: it is not valid INI.
+    Also raises OSError, and ValueError if it is not valid INI.
     """
     section = _section(_read(path), scheduler)
     for key, text in section.items():
@@ -149,8 +146,7 @@ def _options(section: Mapping[str, str], scheduler: str, schema: runopts, source
 def _renamed(key: str, schema: runopts) -> str | None:
     """Return the option that a name of another launcher means; None if no launcher has the name.
 
-    Raises:
-        InvalidRunConfigException: its value has another form here, or it has no counterpart among the options.
+    Refuses one whose value has another form here, or without a counterpart among the options.
     """
     # Imported here, because only unknown options need it.
     from airflow_provider_launch.specs.peers import counterpart
@@ -203,12 +199,7 @@ def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, d
 
 
 def read_sections(paths: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:
-    """Return `{name: {key: text}}` of the sections `[prefix:name]` in these files.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: it is not valid INI.
-    """
+    """Return `{name: {key: text}}` of the sections `[prefix:name]`; ValueError if a file is not valid INI."""
     found: dict[str, dict[str, str]] = {}
     for path in paths:
         for name, section in _sections(path, prefix).items():

@@ -8,7 +8,7 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.specs.advice import warnings_of
+from airflow_provider_launch.specs.check import warnings_of
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.roles import AppDef
 
-
 log = logging.getLogger(__name__)
 
 _PREFIXES = ("launch", "torchx")
@@ -44,9 +43,6 @@ def refuse_env_of_replicas(app: AppDef) -> None:
     """Refuse variables of roles that the scheduler sets itself.
 
     Some schedulers would replace the value, and others would not find the result or the error of the program.
-
-    Raises:
-        InvalidAppError: a role has such a variable.
     """
     for at, role in enumerate(app.roles):
         if own := sorted(_OF_REPLICAS.intersection(role.env)):
@@ -83,12 +79,7 @@ def inject_env(
 ) -> None:
     """Give each role the variables with which its program finds its app, its parent run and its trackers.
 
-    Args:
-        app: the app whose roles are changed.
-        backend: name of the scheduler.
-        session: name of the runner's session.
-        parent_run_id: the run that the app is a part of.
-        trackers: name to config. None: read from files and variables.
+    Without `trackers`, name to config, they are read from files and variables.
     """
     # The launcher's own parent wins: a launcher that is part of a run passes this run on.
     parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID) or parent_run_id

@@ -80,10 +80,8 @@ class SeenRuns:
 class OrphanFinder:
     """Keeps the results of earlier checks. Use one for each connection and process; not thread-safe.
 
-    Args:
-        deployment: the id of this Airflow. Empty if unknown; then no app is an orphan.
-        runs: the runs that this process has seen.
-        confirm_s: seconds between the two checks.
+    With an empty id of the `deployment` no app is an orphan. `runs` are those that this process has seen, and
+    `confirm_s` are the seconds between the two checks.
     """
 
     def __init__(self, deployment: str, runs: SeenRuns | None = None, confirm_s: float = CONFIRM_S) -> None:
@@ -114,11 +112,8 @@ class OrphanFinder:
     def check(self, apps: Mapping[str, TaskKey], states: Mapping[TaskKey, str | None], now: float) -> Findings:
         """Return the orphans and the undecided apps after this check.
 
-        Args:
-            apps: all running apps, as returned by `wanted`.
-            states: the states that Airflow reports for their tasks: a state, None for a task to be scheduled, `GONE`,
-                `ABSENT`. A missing task means that there was no answer for it.
-            now: seconds on a monotonic clock.
+        `apps` are all running ones, as returned by `wanted`. `states` are those that Airflow reports for their tasks: a
+        state, None for a task to be scheduled, `GONE`, `ABSENT`; a missing task means that there was no answer for it.
         """
         for task, state in states.items():
             if state not in (GONE, ABSENT):

@@ -84,19 +84,7 @@ def wait_for_end(
 ) -> DescribeAppResponse | None:
     """Return the last description of the app, when it has ended; None if its record is gone.
 
-    Args:
-        scheduler: the scheduler of the app.
-        app_id: the app.
-        app_handle: the app, for messages.
-        interval_s: seconds between two polls.
-        timeout: seconds after which to give up. None: never.
-        max_errors: number of consecutive errors or UNKNOWN states to tolerate.
-        start_limit_s: seconds from now within which it must start. None: no limit.
-
-    Raises:
-        TimeoutError: the app has not ended in time; it continues to run.
-        AppNotStartedError: it has not started in time, or cannot start.
-        Exception: the last error, if too many came in a row.
+    The limits and errors are those of `Runner.wait`.
     """
     began = time.monotonic()
     start_by = None if start_limit_s is None else time.time() + start_limit_s

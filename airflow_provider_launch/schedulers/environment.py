@@ -55,10 +55,7 @@ def replica_env(app_id: str, role: Role | RoleRequest, k: int, rank0_host: str) 
 def inherited_env(environ: Mapping[str, str], patterns: Iterable[str], given: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of the launcher that replicas inherit; never Airflow's, which hold its secrets.
 
-    Args:
-        environ: variables of the launcher.
-        patterns: name patterns of the variables to copy.
-        given: name patterns of variables that the engine sets in replicas, or refuses.
+    Their names match `patterns`, and not those in `given`: variables that the engine sets in replicas, or refuses.
     """
     wanted, refused = list(patterns), [*_OF_REPLICAS, *given]
 
@@ -83,12 +80,7 @@ def port_variable(role: str, name: str) -> str:
 
 
 def port_values(roles: Iterable[Role], value: Callable[[str, int], str]) -> dict[str, str]:
-    """Return the values of port macros: `role.port` to the text of the port.
-
-    Args:
-        roles: of the app.
-        value: returns the text, from the variable of the port and its number in `port_map`.
-    """
+    """Return the texts of port macros by `role.port`; `value` gets the variable of a port and its number."""
     return {
         f"{role.name}.{name}": value(port_variable(role.name, name), port)
         for role in roles
@@ -97,11 +89,7 @@ def port_values(roles: Iterable[Role], value: Callable[[str, int], str]) -> dict
 
 
 def refuse_equal_port_variables(app: AppDef) -> None:
-    """Refuse ports whose variables would have the same name.
-
-    Raises:
-        InvalidAppError: two ports share a variable.
-    """
+    """Refuse ports whose variables would have the same name."""
     # Imported here, because the supervisor does not need it and starts faster without it.
     from airflow_provider_launch.specs.errors import InvalidAppError
 

@@ -171,10 +171,7 @@ class LogStream:
 
 
 def lines_in(stream: LogStream) -> Iterator[list[LogLine]]:
-    """Yield the lines of one stream as they arrive; close it when it ends or was idle too long.
-
-    Blocks. A follower of several streams waits for all their sockets instead.
-    """
+    """Yield the lines of one stream as they arrive, and block; close it when it ends or was idle too long."""
     started = received_at = time.monotonic()
     try:
         if lines := stream.start():

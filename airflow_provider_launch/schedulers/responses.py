@@ -145,13 +145,8 @@ def app_response(
 ) -> DescribeAppResponse:
     """Return the response for one app; messages, host names and reasons become single lines of limited length.
 
-    Args:
-        app_id: the app.
-        state: the state of the app as a whole.
-        msg: the cause of its end, or the reason why it waits; `NONE` if there is nothing to report.
-        restarts: earlier attempts of the app, plus restarts of its replicas in the current attempt.
-        replicas: role to the status of its replicas.
-        app: the app as it was submitted. None: unknown; roles and metadata stay empty.
+    `restarts` are earlier attempts of the app, plus restarts of its replicas in the current attempt. Without `app`
+    roles and metadata stay empty.
     """
     roles_statuses = [RoleStatus(role, list(statuses)) for role, statuses in replicas.items()]
     for role_status in roles_statuses:
@@ -170,16 +165,11 @@ def app_response(
 
 
 def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaStatus], str | None]) -> bool:
-    """Add the exceptions that replicas wrote to `TORCHELASTIC_ERROR_FILE`.
+    """Add the exceptions that replicas wrote to `TORCHELASTIC_ERROR_FILE`; return whether each failed one has a text.
 
     Replicas that the launcher stopped are read as well: one of them may have failed first, but needed longer to end.
-
-    Args:
-        response: the response to complete; the text of the replica that failed first is also used for the app.
-        read: returns the text of a replica (index of its role, its status), or an empty text.
-
-    Returns:
-        Whether each failed replica has such a text. Texts are cut, and after 2 million characters no more are read.
+    `read` gets the index of a role and the status of a replica. Texts are cut, and after 2 million characters no more
+    are read. The text of the replica that failed first is also used for the app.
     """
     has_all, left, stopped_left = True, _ERRORS_CHARS, _MOST_STOPPED
     replicas = [(index, replica) for index, role in enumerate(response.roles_statuses) for replica in role.replicas]

@@ -79,12 +79,7 @@ def _below(path: str, name: str) -> str:
 def check_result(value: JsonValue, path: str = "") -> None:
     """Refuse values that Python's JSON parser accepts, but Airflow or its database cannot store.
 
-    Args:
-        value: a parsed document, or a part of one.
-        path: where this part is in the document.
-
-    Raises:
-        InvalidAppError: a text or a number cannot be stored, or a key is reserved.
+    `path` is where this value is in the document.
     """
     if isinstance(value, str):
         _check_text(value)

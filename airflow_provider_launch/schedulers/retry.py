@@ -70,14 +70,9 @@ class Decision(NamedTuple):
 def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Iterable[ReplicaAttempt]) -> Decision:
     """Return the next step of an app, from its current state only.
 
-    Once all replicas that are not services have succeeded, nothing else matters.
-    A failure without a retry left ends the app, even if other roles have retries left. Otherwise an APPLICATION retry
-    has priority over REPLICA retries, because it restarts those replicas too.
-
-    Args:
-        policies: role name to policy.
-        app_attempt: the current attempt of the app, from 0.
-        replicas: the latest attempt of every replica of every role.
+    Once all replicas that are not services have succeeded, nothing else matters. A failure without a retry left ends
+    the app, even if other roles have retries left. Otherwise an APPLICATION retry has priority over REPLICA retries,
+    because it restarts those replicas too. `replicas` are the latest attempts of all replicas.
     """
     now = list(replicas)
     waited_for = [r for r in now if not policies[r.role].is_service]
@@ -106,10 +101,8 @@ T = TypeVar("T")
 def reconcile(read: Callable[[], T | None], act: Callable[[T], bool], *, rounds: int) -> T | None:
     """Return the app as it was read last; None if it no longer exists.
 
-    Args:
-        read: reads the app and decides the next step, independent of earlier rounds.
-        act: does one step; returns False if there is nothing to do now, or another process must do it.
-        rounds: maximum number of steps; the rest is left to the next poll.
+    `read` also decides the next step, independent of earlier rounds. `act` does it, and returns False if there is
+    nothing to do now, or another process must do it. After `rounds` steps the rest is left to the next poll.
     """
     found: T | None = None
     for _ in range(rounds):

@@ -17,13 +17,13 @@ LINEAGE_ROOT_PARENT = "OPENLINEAGE_ROOT_PARENT_ID"
 """Variables with which OpenLineage's integrations find the parent run; they differ in each try."""
 
 
-def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
-    """Return 16 hex digits that identify the app and its options.
+def spec_hash(app: AppDef, cfg: Mapping[str, Any], more: Mapping[str, str] | None = None) -> str:
+    """Return 16 hex digits that identify the app, its options, and `more`, such as the content of its workspaces.
 
     Variables that the launcher adds to every role are left out: they differ between two launchers of the same app,
     and a retry on another worker must find its app.
     """
-    document = {"app": _plain(_as_asked_for(app)), "cfg": _plain(_given(cfg))}
+    document = {"app": _plain(_as_asked_for(app)), "cfg": _plain({**_given(cfg), **(more or {})})}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -12,7 +12,6 @@ from airflow_provider_launch.specs import api
 from airflow_provider_launch.specs.api import *  # noqa: F403 - `api` lists the data model
 from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
-from airflow_provider_launch.specs.mounts import parse_mounts
 from airflow_provider_launch.specs.named_resources import (
     ResourceFactory,
     get_named_resources,
@@ -20,6 +19,7 @@ from airflow_provider_launch.specs.named_resources import (
     resource,
 )
 from airflow_provider_launch.specs.resources import GiB
+from airflow_provider_launch.specs.roles import parse_mounts
 from airflow_provider_launch.util.modules import import_attr
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from airflow_provider_launch.specs.component_args import (
 )
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import make_app_handle
-from airflow_provider_launch.specs.mounts import parse_mounts
-from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, VolumeMount
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, VolumeMount, parse_mounts
 from airflow_provider_launch.util.types import (
     decode,
     decode_from_string,

@@ -35,10 +35,7 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
 
 
 def get_fn_docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description of a component, and the help of each of its parameters.
-
-    A parameter that the docstring does not describe has a blank as its help.
-    """
+    """Return the description of a component, and the help of each of its parameters: a blank if it has none."""
     description, documented = google_docstring(inspect.getdoc(fn) or "")
     parameters = {name: documented.get(name) or " " for name in inspect.signature(fn).parameters}
     name = getattr(fn, "__name__", "component")
@@ -78,12 +75,8 @@ def namespace_of(
 ) -> argparse.Namespace:
     """Return the parsed vector by parameter: numbers, texts, and the list of remaining words.
 
-    Args:
-        fn: the component.
-        vector: its arguments, as from a command line.
-        defaults: parameter to text, used where the vector and `config` do not set it.
-        config: parameter to typed value, used where the vector does not set it.
-        is_open: whether a text gets its value later (a template) and stays as it is now.
+    `defaults` are texts, used where the vector and `config`, typed values, do not set a parameter. `is_open` returns
+    whether a text gets its value later (a template) and stays as it is now.
 
     Raises:
         ComponentUsageError: an argument is unknown, wrong or missing.
@@ -111,9 +104,7 @@ def parsed_args(
 ) -> ComponentArgs:
     """Return the typed arguments of a vector; parameters and errors of `namespace_of`.
 
-    Raises:
-        InvalidAppError: a text is not a valid value of its parameter's type.
-        ComponentSignatureError: the component takes `**kwargs`.
+    Refuses texts that are not valid values, and components that take `**kwargs`.
     """
     return _bind(fn, vars(namespace_of(fn, vector, defaults, config, is_open)), is_open)
 
@@ -145,13 +136,7 @@ def bound_args(
 
 
 def gives_text(fn: Callable[..., Any], name: str, value: object) -> bool:
-    """Return whether a parameter takes the texts in this value unchanged, and does not parse them.
-
-    Args:
-        fn: the component.
-        name: the parameter; False if the component has none of this name.
-        value: a text, or a list or mapping with texts.
-    """
+    """Return whether a parameter takes the texts in this value unchanged, and does not parse them."""
     parameter = _parameters(fn).get(name)
     if parameter is None:
         return False

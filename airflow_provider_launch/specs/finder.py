@@ -62,12 +62,7 @@ class ComponentsFinder(abc.ABC):
 
 
 class ModuleComponentsFinder(ComponentsFinder):
-    """The public functions of a module and of the modules below it.
-
-    Args:
-        module: the module, or its name.
-        group: the prefix of the names; empty or None: no prefix.
-    """
+    """The public functions of a module and of the modules below it, with the prefix `group` in their names."""
 
     def __init__(self, module: str | ModuleType, group: str | None = None) -> None:
         self._module = module

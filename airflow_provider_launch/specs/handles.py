@@ -26,11 +26,7 @@ def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> A
 
 
 def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
-    """Return the parts of a handle.
-
-    Raises:
-        MalformedAppHandleException: the text is not a handle.
-    """
+    """Return the parts of a handle, or raise MalformedAppHandleException."""
     match = _HANDLE.fullmatch(app_handle)
     if match is None:
         raise MalformedAppHandleException(app_handle)

@@ -239,11 +239,7 @@ def guarded(check: Callable[[str], None]) -> Iterator[None]:
 
 
 def read_file(location: str) -> dict[str, Any]:
-    """Return the object in a JSON or YAML file, given by path or URI.
-
-    Raises:
-        ValueError: the file cannot be read, or does not contain an object.
-    """
+    """Return the object in a JSON or YAML file, given by path or URI; a ValueError if it cannot be read."""
     return _load(location)
 
 

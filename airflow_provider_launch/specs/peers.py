@@ -79,12 +79,10 @@ def _counterpart(peer: str, row: str) -> Counterpart:
 
 
 def counterpart(name: str, options: Collection[str]) -> Counterpart | None:
-    """Return the counterpart of a name of another launcher; None if no launcher has the name.
+    """Return the counterpart of a name of another launcher, in any spelling; None if no launcher has the name.
 
-    Args:
-        name: the name, also in its camelCase form or with dashes.
-        options: the options that are possible in this position; others are not proposed, except fields of the
-            connection if these are the options of the scheduler on which the peer runs.
+    Only `options`, those that are possible in this position, are proposed, and fields of the connection if these are
+    the options of the scheduler on which the peer runs.
     """
     wanted = _plain(name)
     found = [

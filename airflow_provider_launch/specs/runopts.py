@@ -149,19 +149,14 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return resolved
 
     def check(self, name: str, value: CfgVal, cfg: Mapping[str, Any]) -> None:
-        """Check the value of one option, by its registered name.
-
-        Raises:
-            InvalidRunConfigException: the value has a wrong type.
-        """
+        """Check the value of one option, by its registered name."""
         if not self._is_valid(value, self._opts[name]):
             raise _wrong_value(name, value, self._opts[name], cfg)
 
     def registered(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
         """Return a new cfg with the registered name of each option; values are not checked.
 
-        Raises:
-            InvalidRunConfigException: two spellings of an option have different values, or (strict) a name is unknown.
+        Refuses different values for two spellings of an option, and with `strict` unknown names.
         """
         result: dict[str, Any] = {}
         spelt: dict[str, str] = {}
@@ -183,11 +178,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return result
 
     def cast(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a new cfg with registered names, in which text is cast to the type of its option; other values stay.
-
-        Raises:
-            InvalidRunConfigException: a name is unknown, or a text is not a valid value of the option's type.
-        """
+        """Return a new cfg with registered names, and text cast to the type of its option; other values stay."""
 
         def value_of(name: str, value: Any) -> Any:
             spelt = isinstance(value, str) and not self.is_type(value, self._opts[name].opt_type)

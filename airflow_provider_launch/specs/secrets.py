@@ -109,12 +109,7 @@ def masked_args(args: Sequence[str]) -> list[str]:
 
 
 def masked_document(value: Any, name: str = "") -> Any:
-    """Return a masked copy of a part of a native request: labels, options, environment, commands.
-
-    Args:
-        value: plain JSON.
-        name: the field that contains it.
-    """
+    """Return a masked copy of a part of a native request, plain JSON in the field `name`."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from airflow_provider_launch.specs.error_reply import ErrorReply, parse_json, wrapped
 from airflow_provider_launch.specs.errors import AppFailedError, AppStatusError
-from airflow_provider_launch.specs.failures import in_order_of_failure
+from airflow_provider_launch.specs.failures import ErrorReply, in_order_of_failure, parse_json, wrapped
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 

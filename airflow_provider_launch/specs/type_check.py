@@ -54,11 +54,7 @@ def type_problems(app: AppDef) -> list[Problem]:
 
 
 def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
-    """Raise one error that lists the first problems, each on a line that starts with its path.
-
-    Raises:
-        InvalidAppError: there are problems.
-    """
+    """Raise one error that lists the first problems, each on a line that starts with its path, if there are any."""
     if problems:
         lines = "".join(f"\n  {path_text(path)}: {text}" for path, text in problems[:MOST_PROBLEMS])
         if len(problems) > MOST_PROBLEMS:

@@ -569,10 +569,7 @@ class ContractBase:
     def needs_option(self, apps: Apps, name: str, *, is_optional: bool = False) -> None:
         """Skip the test if the backend declares that it has no option for this.
 
-        Args:
-            apps: the launcher of apps.
-            name: the name that other schedulers use.
-            is_optional: whether only some schedulers have the option.
+        `name` is that of other schedulers; with `is_optional` only some schedulers have the option.
         """
         own = self.option_names.get(name, name)
         if own is None:

@@ -30,9 +30,7 @@ class OtherProcessError(Exception):
 class OtherProcess:
     """Calls a scheduler in another process, one call at a time.
 
-    Args:
-        factory: `package.module:function`, called with a session name and the params.
-        params: plain JSON for the factory.
+    `factory` is `package.module:function`, called with a session name and the `params`, plain JSON.
     """
 
     def __init__(self, factory: str, params: Mapping[str, Any]) -> None:

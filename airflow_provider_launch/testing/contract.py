@@ -8,15 +8,13 @@ from typing import Any
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
 from airflow_provider_launch.testing._distributed import DistributedTests
-from airflow_provider_launch.testing._dry_run import DryRunTests
 from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._hostile import HostileTests
 from airflow_provider_launch.testing._identity import IdentityTests
 from airflow_provider_launch.testing._logs import LogTests
-from airflow_provider_launch.testing._losses import LossTests
-from airflow_provider_launch.testing._outages import OutageTests
-from airflow_provider_launch.testing._refusals import RefusalTests
+from airflow_provider_launch.testing._outages import LossTests, OutageTests
+from airflow_provider_launch.testing._refusals import DryRunTests, RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._starting import StartTests

@@ -60,10 +60,7 @@ _DOCUMENTED = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*
 
 
 def google_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description in a Google-style docstring, and the text of each parameter below `Args:`.
-
-    The short and the long description are joined by a line feed.
-    """
+    """Return the description in a Google-style docstring, and the text of each parameter below `Args:`."""
     lines = inspect.cleandoc(text).splitlines()
     first = next((number for number, line in enumerate(lines) if _SECTION.match(line)), len(lines))
     short, _, rest = "\n".join(lines[:first]).strip().partition("\n")

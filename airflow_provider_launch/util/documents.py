@@ -24,9 +24,7 @@ _TOO_MANY = f"it has more than {_MOST_VALUES} values; aliases count at each use"
 def read_text(path: str | Path) -> str:
     """Return the text of a file; a link is followed.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not a regular file, is too large, or is not UTF-8.
+    A ValueError means that it is not a regular file, is too large, or is not UTF-8.
     """
     # A FIFO without a writer would block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,9 +43,7 @@ def read_text(path: str | Path) -> str:
 def owner_problem(path: str | Path, *, any_owner: bool = False) -> str | None:
     """Return why other users may have written a file, with the fix; None if they cannot.
 
-    Args:
-        path: the file; a link is followed.
-        any_owner: whether the file of another user is accepted, because the caller has named it.
+    With `any_owner` the file of another user is accepted, because the caller has named it.
     """
     status = Path(path).stat()
     if status.st_mode & stat.S_IWOTH:
@@ -58,20 +54,14 @@ def owner_problem(path: str | Path, *, any_owner: bool = False) -> str | None:
 
 
 def read_document(path: str | Path) -> Any:
-    """Return the content of a JSON or YAML file, by the ending of its name.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: as in `read_text` and `parse_document`.
-    """
+    """Return the content of a JSON or YAML file, by the ending of its name; errors as in its two steps."""
     return parse_document(read_text(path), is_json=str(path).endswith(".json"))
 
 
 def parse_document(text: str, *, is_json: bool) -> Any:
     """Return a document; None if it is empty.
 
-    Raises:
-        ValueError: it is not valid, an object has a key twice, or it is too deep or too large.
+    A ValueError means that it is not valid, an object has a key twice, or it is too deep or too large.
     """
     if not text.strip():
         return None

@@ -98,8 +98,7 @@ class HttpTarget:
 class Body:
     """The body of a response, decoded piece by piece; does no I/O.
 
-    Args:
-        chunked: whether the body comes in chunks and ends with the last one; otherwise it ends with the connection.
+    A `chunked` body ends with its last chunk; another one ends with the connection.
     """
 
     __slots__ = ("_chunked", "_left", "_line", "_skip", "complete")
@@ -112,11 +111,7 @@ class Body:
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the part of the body in these bytes.
-
-        Raises:
-            ValueError: the data is not a valid chunk.
-        """
+        """Return the part of the body in these bytes; a ValueError if they are not a valid chunk."""
         if not self._chunked:
             return data
         parts: list[bytes] = []
@@ -164,11 +159,7 @@ class HttpAnswer:
 def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeout_s: float) -> HttpAnswer:
     """Send a GET request and return the response as soon as its header is complete.
 
-    Args:
-        target: the server.
-        path: the path with its query.
-        headers: headers in addition to `Host`.
-        timeout_s: limit for connecting, for sending, and for the whole header.
+    `timeout_s` limits connecting, sending, and the whole header.
 
     Raises:
         RefusedError: the status of the answer is not 200.

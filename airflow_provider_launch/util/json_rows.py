@@ -20,16 +20,10 @@ _decode = json.JSONDecoder().raw_decode
 def json_rows(
     chunks: Iterable[bytes], on_skipped: Callable[[str], object] = lambda _beginning: None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the objects of an array.
+    """Yield the objects of an array `[{...}, {...}]` in UTF-8, whose pieces are cut anywhere.
 
-    An object of more than 16 MB is skipped, so that it neither fills the memory nor hides the others.
-
-    Args:
-        chunks: pieces of a UTF-8 document `[{...}, {...}]`, cut anywhere.
-        on_skipped: called with the start of each skipped object.
-
-    Raises:
-        ValueError: at the end, if the text is not such a document, or incomplete.
+    An object of more than 16 MB is skipped, so that it neither fills the memory nor hides the others; `on_skipped` gets
+    its start. A ValueError at the end means that the text is incomplete, or not such a document.
     """
     text_of = codecs.getincrementaldecoder("utf-8")().decode
     rows = _Rows(on_skipped)

@@ -47,11 +47,9 @@ class PluginRegistry:
             return MappingProxyType(dict(self._factories[kind]))
 
     def add(self, kind: PluginType, factories: Mapping[str, Callable[..., Any]]) -> None:
-        """Register factories; if a name is already registered, none of them.
+        """Register factories; none of them if a name belongs to another function.
 
-        Raises:
-            RegistrationError: a name belongs to another function. The same function may be registered again, because
-                its module may be reloaded.
+        The same function may be registered again, because its module may be reloaded.
         """
         with self._lock:
             known = self._factories[kind]
@@ -63,11 +61,7 @@ class PluginRegistry:
             known.update(factories)
 
     def info(self, kind: PluginType | None = None) -> dict[PluginType, dict[str, str]]:
-        """Return for each kind name -> origin of the plug-in; entry points are listed without importing them.
-
-        Args:
-            kind: only this kind. None: all.
-        """
+        """Return for each kind name -> origin of the plug-in; entry points are listed without importing them."""
         return {
             each: {
                 **{name: f"entry point {entry.value} of {_package(entry)}" for name, entry in find(each.value).items()},
@@ -77,11 +71,7 @@ class PluginRegistry:
         }
 
     def load_errors(self, kind: PluginType | None = None) -> dict[str, str]:
-        """Import every entry point; return `group.name` -> error, for those that cannot be imported.
-
-        Args:
-            kind: only this kind. None: all.
-        """
+        """Import every entry point; return `group.name` -> error, for those that cannot be imported."""
         errors = {}
         for each in PluginType if kind is None else [kind]:
             for name, entry in find(each.value).items():

@@ -1,4 +1,4 @@
-"""Text helpers: names that native systems accept, and suggestions for misspelt names."""
+"""Text helpers: names that native systems accept, suggestions for misspelt names, and groups of log lines."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
+
+
+START, END = "::group::", "::endgroup::"
+"""The log view folds the log at these words, anywhere in a line."""
+
+
+def unfolded(text: str) -> str:
+    """Return the text with the fold words of the log view made ineffective but readable."""
+    for word in (START, END):
+        # A zero-width space is invisible, and the view no longer finds the word.
+        text = text.replace(word, f":\u200b{word[1:]}")
+    return text
+
+
+def folded(title: str, text: str) -> list[str]:
+    """Return the lines of a group."""
+    return [f"{START}{unfolded(title)}", *unfolded(text).splitlines(), END]

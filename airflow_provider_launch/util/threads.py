@@ -26,11 +26,7 @@ def for_each_parallel(call: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 def limited(limit_s: float, step: Callable[[], object], end: Callable[[], object]) -> None:
-    """Run a call that has no timeout; if it takes longer than the limit, `end` makes it fail.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
+    """Run a call that has no timeout; if it takes longer than the limit, `end` makes it fail: TimeoutError."""
     late = threading.Event()
 
     def stop() -> None:

@@ -18,11 +18,7 @@ _DELIMITERS = ",;"
 
 
 def str_to_bool(text: str) -> bool:
-    """Return the bool for `true 1 yes on` or `false 0 no off`, case-insensitive.
-
-    Raises:
-        ValueError: any other text; it is never silently false.
-    """
+    """Return the bool for `true 1 yes on` or `false 0 no off`, case-insensitive; a ValueError for other texts."""
     word = text.strip().lower()
     if word in _TRUE:
         return True
@@ -185,11 +181,7 @@ def get_type_name(tp: Any) -> str:
 
 
 def none_throws(optional: T | None, message: str = "Unexpected `None`") -> T:
-    """Return the value, which must not be None.
-
-    Raises:
-        AssertionError: it is None.
-    """
+    """Return the value; raise AssertionError if it is None."""
     if optional is None:
         raise AssertionError(message)
     return optional

@@ -64,11 +64,7 @@ def clean_json(value: Any) -> Any:
 
 
 def parse_int(text: str, low: int = 0, high: int = LARGEST_INT) -> int:
-    """Return the number.
-
-    Raises:
-        UntrustedError: the text is not a decimal integer, or it is outside `low` to `high`.
-    """
+    """Return the number; raise UntrustedError if it is not a decimal integer from `low` to `high`."""
     if not _INT.match(text):
         raise UntrustedError(f"{text[:40]!r} is not an integer of at most 19 digits")
     number = int(text)
@@ -80,11 +76,7 @@ def parse_int(text: str, low: int = 0, high: int = LARGEST_INT) -> int:
 def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST, *, is_finite: bool = True) -> Any:
     """Return a JSON document of bounded size and depth, with finite numbers and integers of at most 64 bits.
 
-    Args:
-        data: text, or bytes in UTF-8.
-        max_bytes: limit of the text, before parsing.
-        max_depth: levels of lists and objects.
-        is_finite: whether NaN and Infinity, which Python's `json.dumps` writes, are refused; else they are floats.
+    Without `is_finite` NaN and Infinity, which Python's `json.dumps` writes, are floats instead of refused.
 
     Raises:
         UntrustedError: it is too large, too deep, or not a valid document.
@@ -116,9 +108,6 @@ def refuse_parts(data: str | bytes, most: int) -> None:
     """Refuse JSON whose lists and objects have more items than it can need, before it is parsed.
 
     Each item takes fifty times the memory of its text. Marks within texts count as well, so `most` must be generous.
-
-    Raises:
-        OversizedError: there are more.
     """
     data = data.encode() if isinstance(data, str) else data
     parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
@@ -127,11 +116,7 @@ def refuse_parts(data: str | bytes, most: int) -> None:
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """Return the decompressed data of zlib or gzip.
-
-    Raises:
-        UntrustedError: the data is damaged, truncated, or larger than `max_bytes` after decompression.
-    """
+    """Return the decompressed data of zlib or gzip; refuse damaged, truncated or larger data."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = inflater.decompress(data, max_bytes + 1)

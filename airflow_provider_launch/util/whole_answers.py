@@ -34,11 +34,7 @@ _limits = _Limits()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Abort a response that this thread has not read within this time, however steadily it arrives.
-
-    Raises:
-        TimeoutError: raised by the read that is in progress at that moment.
-    """
+    """Abort a response that this thread has not read within this time, however steadily it arrives: TimeoutError."""
     before = _limits.deadline
     _limits.deadline = min(before, time.monotonic() + seconds)
     try:
@@ -152,20 +148,12 @@ def limit_pools(manager: PoolManager) -> None:
 
 
 def whole(pieces: Iterable[bytes], max_bytes: int) -> bytes:
-    """Return the complete response.
-
-    Raises:
-        TooLargeError: the response is larger.
-    """
+    """Return the complete response; raise TooLargeError if it is larger."""
     return b"".join(bounded(pieces, max_bytes))
 
 
 def bounded(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the pieces of a response.
-
-    Raises:
-        TooLargeError: the response is larger.
-    """
+    """Yield the pieces of a response; raise TooLargeError if it is larger."""
     size = 0
     for piece in pieces:
         size += len(piece)
@@ -187,13 +175,7 @@ def beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:
 def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False) -> Iterator[bytes]:
     """Yield the lines of a response as they arrive, without line feeds.
 
-    Args:
-        pieces: the pieces of the response.
-        longest: maximum bytes of a line.
-        skip_longer: skip longer lines.
-
-    Raises:
-        OSError: a line is longer, and `skip_longer` is False.
+    A line of more than `longest` bytes is an OSError, or skipped with `skip_longer`.
     """
     # Each byte is processed once: a line may arrive in thousands of pieces.
     parts: list[bytes] = []

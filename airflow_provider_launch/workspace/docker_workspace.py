@@ -42,7 +42,7 @@ _DEFAULT_DOCKERFILE = b"ARG IMAGE\nFROM $IMAGE\nCOPY workspace/ .\n"
 _DEFAULT_NAME = "Dockerfile"
 _IGNORE_NAMES = (DOCKER_IGNORE, LAUNCH_IGNORE, TORCHX_IGNORE)
 # Imported by name, because the schedulers import this module.
-_BUILDS = "airflow_provider_launch.schedulers.docker.builds"
+_BUILDS = "airflow_provider_launch.schedulers.docker.images"
 _IN_MEMORY_BYTES = 8 * 1024 * 1024
 _ID = "sha256:"
 

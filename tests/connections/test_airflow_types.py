@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.connections import plugin_types
+from airflow_provider_launch.connections import extras
 from airflow_provider_launch.connections.airflow_types import extras_of
 from airflow_provider_launch.connections.definition import Definition, read_definition
 from airflow_provider_launch.connections.deployment import Deployment
+from airflow_provider_launch.connections.extras import CONNECTIONS_GROUP
 from airflow_provider_launch.connections.launch import LaunchConnection
-from airflow_provider_launch.connections.plugin_types import CONNECTIONS_GROUP
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
@@ -73,7 +73,7 @@ def test_no_spelling_of_a_kubeconfig_may_start_programs(monkeypatch, name: str, 
     extra: dict[str, Any] = {name: json.dumps({**KUBECONFIG, "users": [user]})}
     conn_type = {"type of the engine": "launch_kubernetes", "type of a plug-in": "launch_more"}.get(how, "launch")
     of_plug_in = EntryPoint("launch_more", f"{KubernetesScheduler.__module__}:KubernetesScheduler", CONNECTIONS_GROUP)
-    monkeypatch.setattr(plugin_types, "_types_on", lambda _path: {"launch_more": of_plug_in})
+    monkeypatch.setattr(extras, "_types_on", lambda _path: {"launch_more": of_plug_in})
     if conn_type == "launch":
         extra = {"scheduler": "kubernetes" if "scheduler" in how else "more_kubernetes", "params": extra}
     with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):

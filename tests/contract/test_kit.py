@@ -409,8 +409,8 @@ def test_the_contract_runs_from_simple_to_hard(tmp_path):
     sections = dict.fromkeys(module.rpartition("._")[2] for module in found.collected if "._" in module)
 
     assert " ".join(sections) == (
-        "refusals dry_run running values distributed starting ending retries logs cursors identity following outages "
-        "losses hostile costs workspaces"
+        "refusals running values distributed starting ending retries logs cursors identity following outages "
+        "hostile costs workspaces"
     )
 
 

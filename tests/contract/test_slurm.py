@@ -17,8 +17,7 @@ from airflow_provider_launch.testing import Engine, SchedulerContract
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._following import FollowTests
 from airflow_provider_launch.testing._logs import LogTests
-from airflow_provider_launch.testing._losses import LossTests
-from airflow_provider_launch.testing._outages import OutageTests
+from airflow_provider_launch.testing._outages import LossTests, OutageTests
 from airflow_provider_launch.testing._running import RunningTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
 from tests.engines.slurm import engine as engines

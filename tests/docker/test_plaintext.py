@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.builds import connect_builds
 from airflow_provider_launch.schedulers.docker.engine import Engine
+from airflow_provider_launch.schedulers.docker.images import connect_builds
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.specs import InvalidAppError, SchedulerRejectedError
 

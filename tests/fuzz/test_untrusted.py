@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from airflow_provider_launch.pipelines import PipelineError, validate
 from airflow_provider_launch.pipelines.validation import load_document
-from airflow_provider_launch.schedulers._kit import file_log, time_index
+from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers.docker.log_frames import FrameParser, LineReader
 from airflow_provider_launch.schedulers.kubernetes import log_lines, result_container
 from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.schedulers.slurm import records
-from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
+from airflow_provider_launch.specs.failures import ErrorReply
 from airflow_provider_launch.util import untrusted
 from airflow_provider_launch.util.http_answer import Body
 from tests.support.repeats import often
@@ -141,7 +141,7 @@ ENTRIES = st.lists(st.tuples(COLUMNS, COLUMNS, COLUMNS).map(lambda parts: " ".jo
 @fuzzed
 @given(ENTRIES | st.binary(max_size=300), st.integers(0, 400), st.lists(st.integers(0, 10**6), max_size=5).map(sorted))
 def test_the_index_of_times(data, position, ends):
-    times, at, covered = time_index.line_times(Bytes(data), Stream.STDOUT, position, ends, 5.0)
+    times, at, covered = file_log.line_times(Bytes(data), Stream.STDOUT, position, ends, 5.0)
 
     assert len(times) == len(ends)
     assert 0 <= covered <= len(ends)

@@ -13,13 +13,18 @@ import yaml
 
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
-from airflow_provider_launch.schedulers.kubernetes.places import Place, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.scheduler import (
     KubernetesScheduler,
     SeveralNamespacesScheduler,
     create_scheduler,
 )
-from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces, _described
+from airflow_provider_launch.schedulers.kubernetes.several import (
+    Place,
+    SeveralNamespaces,
+    _described,
+    place_of,
+    places_of,
+)
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     AppConflictError,

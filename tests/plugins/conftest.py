@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.connections.plugin_types import plugin_scheduler
+from airflow_provider_launch.connections.extras import plugin_scheduler
 from airflow_provider_launch.schedulers.queue import QueueScheduler
 from tests.plugins.tsp_engine import TspEngine
 

@@ -20,7 +20,6 @@ PACKAGE = "airflow_provider_launch.schedulers"
 
 TRANSPORT = {
     "access",
-    "builds",
     "client",
     "engine",
     "images",

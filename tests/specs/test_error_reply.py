@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider_launch.specs.error_reply import ErrorReply
+from airflow_provider_launch.specs.failures import ErrorReply
 
 
 @pytest.mark.parametrize("text", ["boom\0", "boom\ud800"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.specs.builders import BindMount, DeviceMount, VolumeMount, parse_mounts
-from airflow_provider_launch.specs.mounts import parse_mount
+from airflow_provider_launch.specs.roles import parse_mount
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_launch.components.dist import ddp
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs import AppDef, Resource, RetryPolicy, Role, app_from_dict, app_to_dict, check_app
-from airflow_provider_launch.specs.advice import warnings_of
+from airflow_provider_launch.specs.check import warnings_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import address_macros, macros, port_macros
 from airflow_provider_launch.specs.torch_env import with_torch_env

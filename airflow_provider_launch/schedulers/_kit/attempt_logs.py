@@ -64,13 +64,7 @@ def read_attempts(
     state: Mapping[str, Any],
     read: Callable[[Attempt[A], Mapping[str, Any]], AttemptRead],
 ) -> LogChunk:
-    """Return the next lines of a replica. They are from one attempt, the first that has unread lines.
-
-    Args:
-        attempts: the attempts in order.
-        state: the cursor of an earlier chunk; empty at the first line.
-        read: reads one attempt from a cursor on.
-    """
+    """Return the next lines of a replica from the first of its attempts that has any; `state` is a cursor, or empty."""
     lines: list[LogLine] = []
     for attempt in unread_attempts(attempts, state):
         if not attempt.has(state):
@@ -102,10 +96,7 @@ AnswerT = TypeVar("AnswerT", bound=_Answer)
 
 
 class OpenAnswers(Generic[AnswerT]):
-    """Up to `max_number` open responses, with which the next reads of long logs continue.
-
-    Each response is found by its source and cursor. The oldest is closed first.
-    """
+    """Up to `max_number` open responses by source and cursor, with which the next reads of long logs continue."""
 
     def __init__(self, max_number: int = 16) -> None:
         self._max_number = max_number

@@ -99,13 +99,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
     @classmethod
     def create(cls, session_name: str, **kwargs: Any) -> Self:
-        """Return the scheduler of a connection, without a request to its engine.
-
-        Args:
-            session_name: part of every handle; the connection id in Airflow.
-            **kwargs: fields of the connection's options. Others are ignored, because all factories get the same
-                arguments.
-        """
+        """Return the scheduler of a connection, without a request to its engine; see `connection_from`."""
         return cls(session_name, cast("ConnectionT", connection_from(cls.connection_type, kwargs)))
 
     def _run_opts(self) -> runopts:
@@ -141,13 +135,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
 
 def connection_from(connection_type: type[ModelT], kwargs: Mapping[str, Any]) -> ModelT:
-    """Return the connection options from the keywords of a factory.
-
-    Other keywords are ignored, because all factories get the same arguments.
-
-    Raises:
-        InvalidRunConfigException: a field has a wrong type.
-    """
+    """Return the connection options from the keywords that all factories get; others are ignored."""
     names = {item.name for item in dataclasses.fields(connection_type)}  # type: ignore[arg-type] # all models are dataclasses
     given = {name: value for name, value in kwargs.items() if name in names}
     return resolve_options(connection_type, given, strict=True)

@@ -81,12 +81,7 @@ def _ending_text(end: ReplicaEnd) -> str:
 
 
 def ending_reason(end: ReplicaEnd, otherwise: str | None = None) -> str | None:
-    """Return the `reason` of a replica, in addition to its exit code; None if there is only the code.
-
-    Args:
-        end: how it ended.
-        otherwise: the reason if no signal ended it.
-    """
+    """Return the `reason` of a replica in addition to its exit code; `otherwise` if no signal ended it."""
     preempted = f"preempted ({end.preempted})" if end.preempted else ""
     outside = f"stopped from outside ({end.outside})" if end.outside else ""
     memory = "out of memory" if end.out_of_memory else ""
@@ -102,25 +97,12 @@ def incidents_text(texts: Sequence[str]) -> str:
 
 
 def services_message(succeeded: Mapping[str, int], services: Iterable[str], *, is_over: bool = False) -> str:
-    """Return the message of an app whose services are stopped, because all other replicas have succeeded.
-
-    Args:
-        succeeded: the other roles to their numbers of replicas.
-        services: the roles that are stopped.
-        is_over: whether they have ended.
-    """
+    """Return the message of an app whose services are stopped, because all replicas of other roles have succeeded."""
     done = ", ".join(f"{role}: {count} of {count} succeeded" for role, count in succeeded.items())
     return f"{done}; {'stopped' if is_over else 'stopping'} {', '.join(services)}"
 
 
 def failure_message(role: str, replica: int, text: str, attempt: int) -> str:
-    """Return the message of an app that failed because of this replica.
-
-    Args:
-        role: its role.
-        replica: its number.
-        text: the result of `ending_text`.
-        attempt: the number of earlier attempts; shown if it is not 0.
-    """
+    """Return the message of an app that failed because of this replica; `attempt` is shown if it is not 0."""
     message = f"{role}/{replica} failed: {text}"
     return f"{message} (attempt {attempt})" if attempt else message

@@ -3,6 +3,10 @@
 The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned, index], "stderr": [...]}`.
 `offset` is the end of the last line that was delivered. There is no line feed between `offset` and `scanned`, so a long
 line that grows slowly is not searched again. `index` is a position in the index of times, if there is one.
+
+The index is a file next to the logs. Its entries are `time bytes-of-stdout bytes-of-stderr`: the sizes of the logs at
+that time. One is written only when a log has grown: at short intervals in the first seconds, so that lines of short
+apps can be ordered, and later twice a second at most. A line gets the time of the first entry that covers its end.
 """
 
 from __future__ import annotations
@@ -10,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
-from airflow_provider_launch.schedulers._kit.time_index import IndexFile, line_ends, line_times
 from airflow_provider_launch.schedulers.logs import (
     LONGEST_LINE,
     MOST_LINES,
@@ -29,13 +35,91 @@ from airflow_provider_launch.schedulers.logs import (
 )
 
 CHUNK_BYTES = 256 * 1024
+FIRST_BYTES = 16 * 1024
+"""Size of the first read of the index: enough for minutes of output."""
+_MOST_BYTES = 16 * 1024 * 1024
+"""Maximum read of the index per call: a week of output. An app can write into it; then its lines get wrong times."""
+_MOST_ENTRIES = 1_000_000
+"""Maximum entries per call, also of a week; a file of line feeds would take seconds of CPU in each call."""
+_LONGEST = 100
+"""Maximum length of an entry."""
+_ENTRY = re.compile(rb"([0-9]{1,11}(?:\.[0-9]{0,9})?) ([0-9]{1,18}) ([0-9]{1,18})\r?")
+_COLUMN = {Stream.STDOUT: 1, Stream.STDERR: 2}
+
+
+class IndexFile(Protocol):
+    """A file that only grows, such as the index of one attempt."""
+
+    @property
+    def size(self) -> int:
+        """Return its size in bytes when it was opened."""
+        ...
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return these bytes; fewer only at the end of the file."""
+        ...
+
+
+def line_ends(data: bytes, offset: int) -> list[int]:
+    """Return the end offset of each line in `data`, which starts at `offset` in its file."""
+    parts = data.split(b"\n")
+    last = parts.pop()
+    ends = list(accumulate((len(part) + 1 for part in parts), initial=offset))[1:]
+    return [*ends, offset + len(data)] if last else ends
+
+
+def line_times(
+    index: IndexFile, stream: Stream, position: int, ends: Sequence[int], modified: float
+) -> tuple[list[float], int, int]:
+    """Return the time of each line, the position in the index for later lines, and how many lines the index covers.
+
+    Lines that it does not cover get `modified`, the time of the last write of the log. `position` is that of an earlier
+    call, or 0; `ends` are the end offsets of the lines.
+    """
+    times: list[float] = []
+    newest = 0.0
+    for time, size, start in _entries(index, _COLUMN[stream], position):
+        # The clock of a node may be set back.
+        newest = max(newest, time)
+        position = start
+        times += [newest] * (bisect_right(ends, size) - len(times))
+        if len(times) == len(ends):
+            break
+    return times + [max(newest, modified)] * (len(ends) - len(times)), position, len(times)
+
+
+def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[float, int, int]]:
+    """Yield time, size of one log, and start offset of each entry from `position` on."""
+    # The position may be inside an entry. Its rest is skipped, because the next entry covers the same lines.
+    at = max(0, position - 1)
+    is_partial, rest, count = position > 0, b"", FIRST_BYTES
+    until, left = at + _MOST_BYTES, _MOST_ENTRIES
+    while at + len(rest) < min(index.size, until):
+        block = index.read(at + len(rest), min(count, index.size - at - len(rest)))
+        if not block:
+            return
+        count = CHUNK_BYTES
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines[:left]:
+            found = None if is_partial or len(line) > _LONGEST else _ENTRY.fullmatch(line)
+            if found:
+                yield float(found[1]), int(found[column + 1]), at
+            is_partial = False
+            at += len(line) + 1
+        left -= len(lines)
+        if left <= 0:
+            return
+        if len(rest) > _LONGEST:
+            at, rest, is_partial = at + len(rest), b"", True
+
+
 _UNFINISHED_BYTES = 4096
 _ORDER = (Stream.STDOUT, Stream.STDERR)
 _LAST = float("inf")
 
 
-class LogFile(Protocol):
-    """A file that only grows."""
+class LogFile(IndexFile, Protocol):
+    """A log, which only grows."""
 
     @property
     def inode(self) -> int:
@@ -43,17 +127,8 @@ class LogFile(Protocol):
         ...
 
     @property
-    def size(self) -> int:
-        """Return its size in bytes when it was opened."""
-        ...
-
-    @property
     def modified(self) -> float:
         """Return the time of the last write, in epoch seconds."""
-        ...
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Return these bytes; fewer only at the end of the file."""
         ...
 
 
@@ -72,15 +147,10 @@ def read_chunk(
     is_complete: Callable[[int], bool],
     open_index: OpenIndex | None = None,
 ) -> LogChunk:
-    """Return the next lines of one replica.
+    """Return the next lines of one replica, whose `attempts` are pairs of app attempt and replica attempt.
 
-    Args:
-        attempts: (app attempt, replica attempt) of each, in order.
-        cursor: the cursor of an earlier chunk, or None.
-        streams: the stream to read; None and COMBINED mean both.
-        open_log: opens one file.
-        is_complete: whether the log of the attempt with this index is complete; called before its files are read.
-        open_index: opens the index of times; lines of a backend without one have no time.
+    `is_complete` returns whether the log of the attempt with this index is complete, and is called before its files are
+    read. Lines of a backend without `open_index` have no time.
     """
     wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
 
@@ -124,12 +194,7 @@ def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[
 
 
 def unfinished_text(file: LogFile, offset: int) -> str:
-    """Return the end of the text after the last line; empty if there is none, or if there are unread lines.
-
-    Args:
-        file: the log.
-        offset: the end of the last line that was delivered.
-    """
+    """Return the end of the text after the last line, which ends at `offset`; empty if there are unread lines."""
     start = max(offset, file.size - _UNFINISHED_BYTES)
     data = file.read(start, file.size - start)
     return "" if b"\n" in data else data.decode("utf-8", "ignore")
@@ -216,12 +281,8 @@ class _File:
 def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
     """Open a file of a file system that is mounted here; None if there is no regular file.
 
-    The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it.
-
-    Args:
-        path: the path of the file.
-        root: the directory that `path` is relative to; the app may have replaced directories below it by links. None:
-            the app sees the same files as this process, and no directory is checked.
+    The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it. With
+    `root`, no directory below it may be a link either; without it, the app sees the same files as this process.
     """
     *folders, name = path.split("/") if root else [path]
     try:

@@ -20,12 +20,7 @@ class NotFoundError(LaunchError):
 
 
 class TakenError(LaunchError):
-    """The name belongs to another object.
-
-    Args:
-        text: the message of the engine.
-        labels: the labels of the other object, if they were read.
-    """
+    """The name belongs to another object, whose `labels` are there if they were read."""
 
     def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
@@ -42,11 +37,7 @@ def server_message(data: bytes) -> str:
 
 
 def epoch_of(date: str) -> float:
-    """Return the epoch seconds of the header `Date`.
-
-    Raises:
-        ValueError: it is not a date, so another server than the engine has answered.
-    """
+    """Return the epoch seconds of the header `Date`; a ValueError means that another server has answered."""
     try:
         found = parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError) as error:
@@ -57,35 +48,23 @@ def epoch_of(date: str) -> float:
 
 
 def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
-    """Return the error for an engine that does not answer.
-
-    Args:
-        engine: its kind and address: `the Docker engine at tcp://host:2375`.
-        cause: the error of the transport.
-    """
+    """Return the error for an engine that does not answer, such as `the Docker engine at tcp://host:2375`."""
     return SchedulerUnavailableError(
         f"{engine} does not answer: {cause}; check that it is running and that this host may use it"
     )
 
 
 class BusyRetry:
-    """Exponential backoff for one request to a busy server.
-
-    Args:
-        first_s: the first pause.
-        longest_s: the longest pause.
-    """
+    """Exponential backoff for one request to a busy server."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._started = time.monotonic()
         self._pauses = backoff(first_s, longest_s)
 
     def pause(self, limit_s: float, wanted_s: float | None = None) -> bool:
-        """Wait until the request may be repeated; return False at once if the pause would exceed the limit.
+        """Wait until the request may be repeated; return False at once if that would exceed the limit.
 
-        Args:
-            limit_s: total time for the request and its repeats.
-            wanted_s: the pause that the server asks for. None: the next pause of the backoff.
+        `limit_s` is for the request and all its repeats; `wanted_s` is the pause that the server asks for, if it does.
         """
         pause_s = next(self._pauses) if wanted_s is None else wanted_s
         if not time.monotonic() + pause_s <= self._started + limit_s:  # also False for NaN

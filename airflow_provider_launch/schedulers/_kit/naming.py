@@ -28,16 +28,10 @@ def unique_slugs(
     clash: str,
     compared: Callable[[str], str] = str,
 ) -> list[str]:
-    """Return the slug of each role, for the names of native objects.
+    """Return the slug of each role, for the names of native objects; refuse two roles that would have the same objects.
 
-    Args:
-        names: the names of the roles.
-        slug: number and name of a role to its slug.
-        clash: the conflict of two roles with one slug, for the error: `name their Job {} on 'kubernetes'`.
-        compared: slug to the text that must be unique, for engines that ignore differences such as case.
-
-    Raises:
-        InvalidAppError: two roles would have the same objects.
+    `slug` gets number and name of a role; `clash` is the conflict, for the error: `name their Job {} on 'kubernetes'`;
+    `compared` returns the text that must be unique, for engines that ignore differences such as case.
     """
     found: dict[str, str] = {}
     slugs = []
@@ -88,11 +82,7 @@ def safe_label_name(name: str) -> str:
 
 
 def refuse_own_labels(what: str, names: Mapping[str, Any] | None, *others: str) -> None:
-    """Refuse labels that the launcher itself uses to find apps.
-
-    Raises:
-        InvalidAppError: names the label.
-    """
+    """Refuse labels that the launcher itself uses to find apps."""
     for name in names or {}:
         if name.startswith(_OURS) or name in others:
             raise InvalidAppError(f"{what}: {name!r} belongs to the launcher; rename it")

@@ -14,16 +14,7 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 
 
 def refuse_unsupported_overlays(app: AppDef, namespace: str, kinds: Sequence[str]) -> None:
-    """Refuse overlays that this scheduler cannot apply; those of other schedulers are ignored.
-
-    Args:
-        app: the app to launch.
-        namespace: the name of the scheduler.
-        kinds: the kinds of overlays that it supports.
-
-    Raises:
-        UnsupportedError: names the app or role, and the supported kinds.
-    """
+    """Refuse overlays of other `kinds` than this scheduler can apply; those of other schedulers are ignored."""
     taken = f"roles may have {', '.join(kinds)}" if kinds else "it supports none; leave them out"
     flat = app.metadata.get(namespace)
     is_flat = isinstance(flat, str) or (isinstance(flat, Mapping) and not flat.get(MARKER))
@@ -43,16 +34,10 @@ def refuse_unsupported_overlays(app: AppDef, namespace: str, kinds: Sequence[str
 
 
 def overlays_of(role: Role, namespace: str, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the overlays of a role by kind, as plain JSON.
-
-    Args:
-        role: not changed.
-        namespace: the name of the scheduler.
-        kinds: the supported kinds; a flat overlay is one of the first kind.
+    """Return the overlays of a role by kind, as plain JSON; a flat overlay is one of the first kind.
 
     Raises:
         InvalidAppError: a file with an overlay cannot be read.
-        UnsupportedError: it is not an overlay of these kinds.
     """
     stored = role.metadata.get(namespace)
     if stored is None:
@@ -74,17 +59,7 @@ def overlays_of(role: Role, namespace: str, kinds: Sequence[str]) -> dict[str, d
 
 
 def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Values, what: str) -> dict[str, Any]:
-    """Return a copy of a native body with the overlay applied, after its macros are replaced.
-
-    Args:
-        body: not changed.
-        overlay: the result of `overlays_of` for one kind.
-        values: macro to its value.
-        what: role and kind, for the error.
-
-    Raises:
-        InvalidAppError: the overlay does not fit.
-    """
+    """Return a copy of a native body with an overlay of `overlays_of`, after its macros are replaced."""
     if not overlay:
         return body
     result = copy.deepcopy(body)
@@ -96,22 +71,14 @@ def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Val
 
 
 def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str], what: str) -> None:
-    """Refuse an overlay that changes fields which the launcher itself sets.
-
-    Raises:
-        InvalidAppError: names the field.
-    """
+    """Refuse an overlay that changes fields which the launcher itself sets."""
     for field in fields:
         if before.get(field) != after.get(field):
             raise InvalidAppError(f"{what}.{field} is set by the launcher itself; leave it out of the overlay")
 
 
 def plain(overlay: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the overlay of an option as plain JSON.
-
-    Raises:
-        InvalidAppError: it has other objects; `what` names it.
-    """
+    """Return the overlay of an option as plain JSON; refuse other objects."""
     found: dict[str, Any] = _plain(overlay)
     try:
         json.dumps(found, allow_nan=False)

@@ -17,15 +17,8 @@ def exchange(
 ) -> tuple[bytes, bytes]:
     """Return stdout and stderr of a process, like `communicate`, once both are closed.
 
-    Args:
-        process: its stdout and stderr are pipes, and its stdin if there is input.
-        deadline: time of `time.monotonic` until which to wait.
-        most_bytes: maximum bytes of both together; a broken program may write for ever.
-        stdin: its input.
-
-    Raises:
-        TimeoutError: they are still open at the deadline.
-        OversizedError: there are more bytes.
+    `deadline` is a time of `time.monotonic`; `most_bytes` limits both together, because a broken program may write for
+    ever. Raises TimeoutError or OversizedError beyond these.
     """
     assert process.stdout
     assert process.stderr

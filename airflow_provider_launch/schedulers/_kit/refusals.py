@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from airflow_provider_launch.schedulers.capability import Capability
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
+from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
@@ -42,18 +43,9 @@ def refuse_unsupported(
     needs_image: bool,
     cures: Mapping[Capability, str],
 ) -> None:
-    """Refuse features that are not in `capabilities`.
+    """Refuse features that are not in `capabilities`, roles without an image, and too large arguments and variables.
 
-    Args:
-        app: the app to launch.
-        backend: the name of the scheduler.
-        capabilities: the features of the scheduler.
-        needs_image: whether each role must name an image.
-        cures: fixes for missing capabilities, where the general one is not the best.
-
-    Raises:
-        UnsupportedError: a role uses a feature that this scheduler lacks.
-        InvalidAppError: a role has no image, or its arguments and variables are too large.
+    `cures` are fixes for missing capabilities, where the general one is not the best.
     """
     for role in app.roles:
         if needs_image and role.image in {"", NONE}:
@@ -83,16 +75,9 @@ def refuse_unsupported(
 
 
 def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> None:
-    """Refuse an app that needs more GPUs than there are.
+    """Refuse an app whose roles need more GPUs than there are.
 
-    Args:
-        app: the app to launch.
-        offered: the number of GPUs.
-        offer: text that names their owner and has a field for the number: `the connection of 'docker' offers {}`.
-        cure: the fix.
-
-    Raises:
-        UnsupportedError: the roles together need more.
+    `offer` names their owner and has a field for the number: `the connection of 'docker' offers {}`.
     """
     wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
     for role in app.roles:
@@ -104,11 +89,7 @@ def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> Non
 
 
 def refuse_requests(role: Role, backend: str) -> None:
-    """Refuse reservations below the limits, for schedulers that reserve the limits.
-
-    Raises:
-        UnsupportedError: names role and field.
-    """
+    """Refuse reservations below the limits, for schedulers that reserve the limits."""
     for name in ("cpu_request", "memMB_request"):
         if getattr(role.resource, name) is not None:
             raise UnsupportedError(
@@ -130,11 +111,7 @@ _FIELDS: tuple[tuple[Capability, str, Callable[[Role, Iterable[Role]], bool]], .
 
 
 def refuse_other_spec(backend: str, app_id: str, expected: str, found: str | None) -> None:
-    """Refuse to adopt an app whose spec hash is not the expected one.
-
-    Raises:
-        AppConflictError: the id belongs to an app with another definition.
-    """
+    """Refuse to adopt an app whose spec hash is not the expected one: it has another definition."""
     if found != expected:
         raise AppConflictError(
             f"{backend!r} has an app {app_id!r} with another definition; nothing was started. "
@@ -147,12 +124,17 @@ def deleted_meanwhile(app_id: str) -> SchedulerRejectedError:
     return SchedulerRejectedError(f"app {app_id!r} was deleted while it was submitted; nothing of it was started")
 
 
-def refuse_pod_fields(app: AppDef, scheduler: str) -> None:
-    """Refuse variables that are a field of the pod, on schedulers without pods.
+def refuse_separate_streams(backend: str, role_name: str, streams: Stream | None) -> None:
+    """Refuse to read stdout or stderr alone, on schedulers that store both as one stream."""
+    if streams not in {None, Stream.COMBINED}:
+        raise ValueError(
+            f"role {role_name!r}: {backend!r} stores stdout and stderr as one stream; use streams='combined' instead "
+            f"of {streams.value!r}, or leave it out"
+        )
 
-    Raises:
-        UnsupportedError: names role and variable.
-    """
+
+def refuse_pod_fields(app: AppDef, scheduler: str) -> None:
+    """Refuse variables that are a field of the pod, on schedulers without pods."""
     for role in app.roles:
         for name, text in role.env.items():
             if text.startswith(FIELD_PATH):

@@ -1,16 +1,18 @@
-"""Common fields of all requests, and the readable text of a request, without I/O."""
+"""Common fields of all requests, the options of single roles, and the readable text of a request, without I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, checked_options, resolve_options
 from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, MAX_ROLE_NAME, MAX_ROLES, AppDef, RetryPolicy, Role
 from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError
 
@@ -89,11 +91,9 @@ class AppRequest(StoredRequest, Generic[RoleT]):
 
 
 def stored_app(document: Mapping[str, Any]) -> AppDef:
-    """Return the app in a record. A program or another user may have changed the record since the launch.
+    """Return the app in a record, which a program or another user may have changed since the launch.
 
-    Raises:
-        InvalidAppError: the document is not an app.
-        UntrustedError: the app has more roles or replicas than possible; each takes memory and time in every poll.
+    Refuses a document that is not an app, or has more replicas than possible: each takes memory and time in every poll.
     """
     roles = document.get("roles")
     if isinstance(roles, Sequence) and len(roles) > MAX_ROLES:
@@ -105,11 +105,7 @@ def stored_app(document: Mapping[str, Any]) -> AppDef:
 
 
 def refuse_counts(counts: Sequence[int]) -> None:
-    """Refuse numbers of replicas that the roles of a launched app cannot have.
-
-    Raises:
-        UntrustedError: a number is not a count, or their sum is too large.
-    """
+    """Refuse numbers of replicas that the roles of a launched app cannot have."""
     if not all(type(count) is int for count in counts):
         raise UntrustedError("a number of replicas is not an integer")
     if min(counts, default=0) < 0 or sum(counts) > MAX_REPLICAS:
@@ -117,11 +113,7 @@ def refuse_counts(counts: Sequence[int]) -> None:
 
 
 def refuse_long_names(names: Iterable[str]) -> None:
-    """Refuse names of roles that a launched app cannot have; each replica has a copy of the name in several texts.
-
-    Raises:
-        UntrustedError: a name is too long.
-    """
+    """Refuse names of roles that a launched app cannot have; each replica has a copy of the name in several texts."""
     if (longest := max(map(len, names), default=0)) > MAX_ROLE_NAME:
         raise UntrustedError(f"the name of a role has {longest} characters; at most {MAX_ROLE_NAME} are possible")
 
@@ -132,11 +124,7 @@ RequestT = TypeVar("RequestT", bound=AppRequest[Any])
 def request_from_json(
     request_type: type[RequestT], role_type: type[RoleRequest], document: Mapping[str, Any]
 ) -> RequestT:
-    """Return the request from the result of `to_json`.
-
-    Raises:
-        UntrustedError: the request has more roles or replicas than an app can have, or values of wrong types.
-    """
+    """Return the request from the result of `to_json`; refuse wrong types, and more replicas than possible."""
     if len(document["roles"]) > MAX_ROLES:
         raise UntrustedError(f"it has {len(document['roles'])} roles; at most {MAX_ROLES} are possible")
     request = request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
@@ -183,12 +171,8 @@ def common_fields(
 ) -> dict[str, Any]:
     """Return the fields of a `RoleRequest`, as keywords for a backend's subclass.
 
-    Args:
-        role: the role; not changed.
-        slug: the role in names of native objects.
-        environ: variables of the launcher.
-        copy_env: name patterns of the variables that the replicas inherit.
-        given: name patterns of variables that the engine sets in replicas; a role with GPUs adds the GPU variables.
+    Replicas inherit the variables of `environ` that match `copy_env`, except those that the engine sets: name patterns
+    in `given`, and with GPUs the GPU variables.
     """
     return {
         "name": role.name,
@@ -208,11 +192,8 @@ def common_fields(
 def assign_ports(app: AppDef, start: int = 0) -> dict[str, int]:
     """Return the port of each variable, for schedulers that give each replica its own network.
 
-    On these schedulers a port only has to differ from the other ports of the app.
-
-    Args:
-        app: the app; not changed.
-        start: number of the first port to try. Apps that may share the network of a host start at different ports.
+    There a port only has to differ from the others of the app. Apps that may share the network of a host have different
+    `start`.
     """
     taken = {port for role in app.roles for port in role.port_map.values()}
     tried = (FIRST_PORT + (start + n) % _PORTS for n in range(_PORTS))
@@ -241,15 +222,8 @@ def format_role(
 ) -> list[str]:
     """Return the lines of one role in a request's text.
 
-    Args:
-        name: the name of the role.
-        num_replicas: number of replicas.
-        what: the image or directory in which the replicas run.
-        policy: the value of its `RetryPolicy`.
-        max_retries: number of retries.
-        details: further lines about the role.
-        replica: number of a replica to its text. None: the backend does not show single replicas.
-        shown: number of replicas to show.
+    `what` is the image or directory in which the replicas run. `replica` returns the text of a replica, if the backend
+    shows single ones, of which it shows the first `shown`.
     """
     lines = [f"role {name}: {num_replicas} x {what}"]
     if max_retries:
@@ -273,3 +247,40 @@ def _differ_by_number(texts: Sequence[str]) -> bool:
     columns = zip(*parts, strict=True)
     numbers = tuple(map(str, range(len(texts))))
     return all(len(set(column)) == 1 or column == numbers for column in columns)
+
+
+BY_ROLE = "by_role"
+"""The option that holds the options of single roles."""
+
+OptsT = TypeVar("OptsT", bound=StructuredOpts)
+
+
+def options_by_role(app: AppDef, opts: OptsT, of_app: Collection[str]) -> dict[str, OptsT]:
+    """Return the options of each role: those of the launch, overridden by those for the role in its `by_role`.
+
+    Refuses roles that do not exist, and options that are unknown, wrong, or in `of_app`: those apply to the whole app.
+    """
+    given: Mapping[str, Mapping[str, Any]] = opts.get(BY_ROLE) or {}
+    names = [role.name for role in app.roles]
+    if unknown := [name for name in given if name not in names]:
+        raise InvalidAppError(
+            f"option {BY_ROLE}: the app has no role {unknown[0]!r}; its roles are {', '.join(map(repr, names))}"
+        )
+    return {name: _of_role(name, opts, given.get(name) or {}, of_app) for name in names}
+
+
+def _of_role(name: str, opts: OptsT, given: Mapping[str, Any], of_app: Collection[str]) -> OptsT:
+    if not given:
+        return opts
+    kind = type(opts)
+    try:
+        own = checked_options(kind).registered(given, strict=True)
+        if shared := sorted(own.keys() & {BY_ROLE, *of_app}):
+            raise InvalidAppError(
+                f"option {BY_ROLE}: role {name!r} has {shared[0]!r}, which applies to the whole app; set it outside of "
+                f"{BY_ROLE}"
+            )
+        return resolve_options(kind, {**dict(opts.items()), **own}, strict=True)
+    except InvalidRunConfigException as error:
+        reason = str(error).partition(". Given:")[0]
+        raise InvalidAppError(f"option {BY_ROLE}: role {name!r}: {reason}") from error

@@ -87,13 +87,10 @@ def clients_of(
     config: Any = None,
     endpoints: Callable[[str], str | None] | None = None,
 ) -> Clients:
-    """Return the clients of a session.
+    """Return the clients of a session, whose method `create_client` has credentials and Region.
 
-    Args:
-        create_client: the session's method; the session has credentials and Region.
-        connection: timeouts and endpoints.
-        config: the user's botocore config; ours is merged into it.
-        endpoints: returns the user's endpoint of a service.
+    `config` is the user's botocore config, into which ours is merged; `endpoints` returns the user's endpoint of a
+    service.
     """
     from botocore.config import Config
 

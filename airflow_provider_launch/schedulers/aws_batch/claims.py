@@ -131,11 +131,7 @@ class Claims:
         return self._wait_for(request, attempt, own)
 
     def _end_if_deleted(self, request: AwsBatchRequest, attempt: int, revision: int, job_id: str) -> None:
-        """End a job whose app was cancelled or deleted before the job was listed, which the cancel has missed.
-
-        Raises:
-            SchedulerRejectedError: the app was deleted.
-        """
+        """End a job whose app was cancelled or deleted before it was listed, so that the cancel has missed it."""
         name = definition_name(request.app_id, attempt)
         if not self._aws.is_inactive(name, revision):
             return

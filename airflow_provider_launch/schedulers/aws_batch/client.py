@@ -1,4 +1,4 @@
-"""Client of AWS Batch, CloudWatch Logs, S3 and ECR; translates botocore's errors."""
+"""Client of AWS Batch, CloudWatch Logs, S3 and ECR; translates botocore's errors, and checks permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
-from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup, definition_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.specs.secrets import masked_text
@@ -148,13 +148,7 @@ class Aws:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def submit(self, arguments: Mapping[str, Any]) -> str:
-        """Submit a job and return its id.
-
-        Raises:
-            RefusedError: no job was submitted.
-            LostAnswerError: the job may have been submitted.
-            SchedulerUnavailableError: AWS is unreachable.
-        """
+        """Submit a job and return its id; RefusedError: none was submitted; LostAnswerError: perhaps one was."""
         client = self.clients.submit
         # After a registration Batch may not know the definition for some seconds.
         answer = self._repeated(lambda: self._call(client, self._batch_bucket, "submit_job", arguments), {404, 429})
@@ -164,7 +158,7 @@ class Aws:
 
     def submit_nothing(self, queue: str, definition: str) -> None:
         """Submit with a definition that does not exist, without retries; raises the errors of `submit`."""
-        arguments = {"jobName": "launch-permission-check", "jobQueue": queue, "jobDefinition": definition}
+        arguments = {"jobName": _MISSING_NAME, "jobQueue": queue, "jobDefinition": definition}
         self._call(self.clients.submit, self._batch_bucket, "submit_job", arguments)
 
     def describe(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -212,12 +206,7 @@ class Aws:
     # ---- logs --------------------------------------------------------------------------------------------------------
 
     def log_events(self, group: LogGroup, stream: str, **where: Any) -> dict[str, Any]:
-        """Return a page of a stream from `nextToken` or `startTime` on.
-
-        Raises:
-            NotFoundError: the stream has no lines yet.
-            BadTokenError: the token has expired.
-        """
+        """Return a page of a stream; NotFoundError: it has no lines yet; BadTokenError: the token has expired."""
         arguments = {"logGroupName": group.name, "logStreamName": stream, "startFromHead": True, **where}
         return self._call(self._logs(group.region), self._logs_bucket, "get_log_events", arguments)
 
@@ -238,8 +227,7 @@ class Aws:
     def s3_object(self, bucket_name: str, key: str, limit: int) -> tuple[bytes, int] | None:
         """Return the first bytes of an object and its size; None if it does not exist.
 
-        Raises:
-            DeniedError: GetObject is not allowed; or, without the permission ListBucket, the object does not exist.
+        Without the permission ListBucket, DeniedError also means that the object does not exist.
         """
         try:
             found = self._call(self._extra("s3"), self._logs_bucket, "get_object", {"Bucket": bucket_name, "Key": key})
@@ -251,11 +239,7 @@ class Aws:
     # ---- images ------------------------------------------------------------------------------------------------------
 
     def registry_login(self, region: str) -> tuple[str, datetime]:
-        """Return a login of ECR in a Region, base64 of `user:password`, and the time when it expires.
-
-        Raises:
-            DeniedError: GetAuthorizationToken is not allowed.
-        """
+        """Return a login of ECR in a Region, base64 of `user:password`, and the time when it expires."""
         operation = "get_authorization_token"
         answer = self._call(self._extra("ecr", region), self._batch_bucket, operation, {})
         for row in _rows_in(operation, answer, "authorizationData"):
@@ -370,3 +354,35 @@ def _unreached(operation: str, error: Exception) -> LaunchError:
         cause = masked_text(str(error))  # endpoint_url may have a password
         return SchedulerUnavailableError(f"cannot {operation}: AWS is unreachable: {cause}; try again later")
     return LostAnswerError(f"cannot {operation}: AWS did not answer: {masked_text(str(error))}; try again later")
+
+
+_MISSING_NAME = "launch-permission-check"
+_GROUP = LogGroup("/aws/batch/job")
+
+
+def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
+    """Return the actions that are not allowed, as far as this can be checked without changes."""
+    asked: dict[str, Callable[[], object]] = {
+        "batch:DescribeJobQueues": lambda: aws.queue(queue or _MISSING_NAME),
+        "batch:DescribeJobs": lambda: aws.describe([_MISSING_NAME]),
+        "batch:DescribeJobDefinitions": lambda: aws.active(definition_name(_MISSING_NAME)),
+        "batch:ListJobs": lambda: [*aws.jobs_named(queue or _MISSING_NAME, _MISSING_NAME)],
+        "batch:GetJobQueueSnapshot": lambda: aws.front_of_queue(queue or _MISSING_NAME),
+        # AWS checks the permission first, then refuses the missing definition.
+        "batch:SubmitJob": lambda: aws.submit_nothing(queue or _MISSING_NAME, f"{definition_name(_MISSING_NAME)}:1"),
+        "batch:DeregisterJobDefinition": lambda: aws.deregister(definition_name(_MISSING_NAME), 1),
+        "batch:TerminateJob": lambda: aws.terminate(_MISSING_NAME, "launch: permission check"),
+        "logs:GetLogEvents": lambda: aws.log_events(_GROUP, _MISSING_NAME),
+        "logs:FilterLogEvents": lambda: aws.filter_events(_GROUP, [_MISSING_NAME]),
+    }
+    return [action for action, ask in asked.items() if not _allows(ask)]
+
+
+def _allows(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except DeniedError:
+        return False
+    except (RefusedError, NotFoundError):
+        return True
+    return True

@@ -79,13 +79,7 @@ def replica_id(request: AwsBatchRequest, job_id: str, number: int) -> str:
 def replicas_of(
     request: AwsBatchRequest, job: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
 ) -> list[Replica]:
-    """Return the replicas of an attempt in the order of `request.replica_keys`.
-
-    Args:
-        request: the app.
-        job: the job of the attempt.
-        parts: id to child or node, as far as they were read.
-    """
+    """Return the replicas of an attempt in the order of `request.replica_keys`; `parts` has its nodes by id."""
     if request.layout == "single":
         return [_replica(job)]
     found = []
@@ -206,12 +200,7 @@ def job_page(region: str, job: Mapping[str, Any]) -> str:
 
 
 def other_pages(region: str, job: Mapping[str, Any]) -> dict[str, str]:
-    """Return title to address of further pages: definition, queue, and the log of all replicas and attempts.
-
-    Args:
-        region: Region of the queue.
-        job: the job, as DescribeJobs returns it.
-    """
+    """Return title to address of further pages: definition, queue, and the log of all replicas and attempts."""
     batch = f"{_console(region)}/batch/home?region={region}"
     definition = str(job["jobDefinition"])
     group = log_group(job)

@@ -146,17 +146,12 @@ class LogFeed:
             self._streams[group, name] = stream
 
     def take(self, group: LogGroup, name: str, position: State, *, is_over: bool) -> tuple[list[Event], State]:
-        """Return events after a position, and the position after them.
+        """Return events after a position of this class, and the position after them.
 
-        Args:
-            group: log group of the stream.
-            name: name of the stream.
-            position: the position, as described above.
-            is_over: the stream is complete, so read it now; else the answer may be some seconds old.
+        A stream with `is_over` is complete, so it is read now; else the answer may be some seconds old.
 
         Raises:
             DeniedError: FilterLogEvents is not allowed.
-            SchedulerUnavailableError: AWS is unreachable.
         """
         began = time.monotonic()
         with self._lock:

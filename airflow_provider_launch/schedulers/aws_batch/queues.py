@@ -37,12 +37,7 @@ class Queues:
         self._queues: dict[str, _Queue] = {}
 
     def reason(self, queue: str, job: Mapping[str, Any]) -> str:
-        """Return why a job waits that has no reason itself; empty if unknown, or if it has just started to wait.
-
-        Args:
-            queue: name or ARN.
-            job: the job, as DescribeJobs returns it.
-        """
+        """Return why a job waits that has no reason itself; empty if unknown, or if it has just started to wait."""
         if job["status"] == "RUNNING" or self._aws.now() - job["createdAt"] / 1000 < _WAITS_S:
             return ""
         if job["status"] == "STARTING":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
-from airflow_provider_launch.schedulers.aws_batch.container import (
+from airflow_provider_launch.schedulers.aws_batch.job_definition import (
     has_log_result,
     log_driver,
     no_shell,
@@ -38,12 +38,7 @@ _FARGATE: dict[float, tuple[int, int, int]] = {
 def refuse_unsupported_layout(
     app: AppDef, opts: AwsBatchOpts, layout: str, role_opts: Mapping[str, AwsBatchOpts]
 ) -> None:
-    """Refuse features that a job of this layout does not have.
-
-    Raises:
-        UnsupportedError: names the role, the field, the backend and the fix.
-        InvalidAppError: options contradict each other.
-    """
+    """Refuse features that a job of this layout does not have, and options that contradict each other."""
     count = sum(role.num_replicas for role in app.roles)
     if layout == "multi-node":
         _refuse_nodes(app, opts, count)

@@ -16,7 +16,7 @@ from airflow_provider_launch.workspace.docker_workspace import ImageBuilds
 _ECR = re.compile(
     r"(\d{12}\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.(?:aws|amazonwebservices\.com\.cn)))/"
 )
-_BUILDS = "airflow_provider_launch.schedulers.docker.builds"
+_BUILDS = "airflow_provider_launch.schedulers.docker.images"
 """Imported by name, because backends do not import each other, and few launches need it."""
 _SPARE_S = 1800.0
 """Seconds before its end at which a login is renewed: a push must be able to finish."""
@@ -37,11 +37,7 @@ class EcrBuilds:
         """Address of the engine and registry to the engine with its login."""
 
     def connect(self, cfg: Mapping[str, Any]) -> ImageBuilds | None:
-        """Return the engine that builds; None if option `image_repo` is not in ECR.
-
-        Raises:
-            DeniedError: GetAuthorizationToken is not allowed.
-        """
+        """Return the engine that builds; None if option `image_repo` is not in ECR."""
         found = _ECR.match(cfg.get("image_repo") or "")
         if found is None:
             return None

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from airflow_provider_launch.schedulers._kit.request import format_app, format_role, stored_app
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
-from airflow_provider_launch.schedulers.aws_batch.container import (
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role, options_by_role, stored_app
+from airflow_provider_launch.schedulers.aws_batch.job_definition import (
     container_properties,
     has_log_result,
     log_driver,
@@ -192,16 +191,9 @@ def hash_of(app: AppDef, opts: AwsBatchOpts) -> str:
 
 
 def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:
-    """Return the request for `app`.
-
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, valid in the name of a job.
-        environ: variables of the launcher.
+    """Return the request for `app`, which is left as it is; refuse what Batch cannot run.
 
     Raises:
-        UnsupportedError: a role uses a feature that Batch does not have.
         InvalidAppError: there is no queue, or the app is larger than a job definition may be.
     """
     if not opts.queue:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler, connection_from
-from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.refusals import refuse_other_spec, refuse_separate_streams
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -30,27 +30,24 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
 from airflow_provider_launch.schedulers.aws_batch.catalog import CachedApp, Catalog
 from airflow_provider_launch.schedulers.aws_batch.claims import Claims, Resubmission, is_deleted
-from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
-from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError, missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.job_definition import (
+    AWSLOGS,
     app_with_defaults,
+    has_log_result,
+    log_driver,
     options_with_defaults,
     refuse_other_kinds,
     refuse_unnamed_base,
+    result_address,
 )
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended, job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.log_reader import CloudWatchLogs, LogMarks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
-from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
 from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.registry import EcrBuilds
-from airflow_provider_launch.schedulers.aws_batch.request import (
-    AwsBatchRequest,
-    build_request,
-    format_request,
-    hash_of,
-)
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request, hash_of
 from airflow_provider_launch.schedulers.aws_batch.status import (
     CANCELLED,
     Action,
@@ -408,11 +405,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
         return str(self.aws.describe([job["jobId"]])[job["jobId"]]["jobArn"])
 
     def missing_permissions(self, queue: str | None) -> builtins.list[str]:
-        """Return the AWS actions that the credentials do not allow; nothing is created.
-
-        Raises:
-            InvalidAppError: the queue does not exist.
-        """
+        """Return the AWS actions that the credentials do not allow; nothing is created. Refuses a missing queue."""
         missing = missing_permissions(self.aws, queue)
         if not missing and queue and self.aws.queue(queue) is None:
             raise InvalidAppError(
@@ -428,11 +421,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        if streams not in {None, Stream.COMBINED}:
-            raise ValueError(
-                f"role {role_name!r}: aws_batch stores stdout and stderr as one stream; use streams='combined' "
-                f"instead of {streams.value!r}, or leave it out"
-            )
+        refuse_separate_streams(self.backend, role_name, streams)
         cached = self._cached_app(app_id)
         check_replica(cached.request.app_def.roles, role_name, k)
         if (driver := log_driver(cached.request.opts)) != AWSLOGS:
@@ -503,10 +492,7 @@ class AwsBatchScheduler(DockerWorkspaceMixin, BuiltinScheduler[AwsBatchOpts, Aws
 def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:
     """Return the AWS Batch scheduler, without a request to AWS.
 
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `AwsBatchConnection`, and `make_clients` if the caller has its own credentials; others are
-            ignored, because all factories get the same arguments.
+    `make_clients` is for callers with their own credentials. The other keywords are as in `connection_from`.
     """
     make: MakeClients = kwargs.get("make_clients") or make_clients
     return AwsBatchScheduler(session_name, connection_from(AwsBatchConnection, kwargs), make)

@@ -63,16 +63,10 @@ def decide(
     request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], now: float, *,
     cancelled: bool, disrupted: int = 0,
 ) -> Decision:  # fmt: skip
-    """Return the state of the app and the next step.
+    """Return the state of the app and the next step, from its current attempt.
 
-    Args:
-        request: the app.
-        attempt: attempt of the app, from 0.
-        job: the job of the attempt.
-        replicas: the replicas, in the order of `request.replica_keys`.
-        now: epoch seconds by AWS's clock.
-        cancelled: whether the record is marked as cancelled.
-        disrupted: number of earlier attempts that a disruption ended.
+    `replicas` have the order of `request.replica_keys`, `now` is AWS's time in epoch seconds, `cancelled` is a mark of
+    the record, and `disrupted` the number of earlier attempts that a disruption ended.
     """
     if has_ended(job):
         return _ended(request, attempt, job, replicas, cancelled=cancelled, disrupted=disrupted)

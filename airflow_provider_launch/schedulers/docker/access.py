@@ -36,15 +36,7 @@ _PING_BYTES = 1024
 def connect(url: str, connection: DockerConnection) -> APIClient:
     """Return a client that has negotiated the API version with the engine.
 
-    Args:
-        url: the address of the engine.
-        connection: credentials and timeouts.
-
-    Raises:
-        InvalidAppError: the connection has invalid values.
-        MissingDependencyError: a package is not installed.
-        SchedulerRejectedError: the files of ssh on this host cannot be used.
-        Exception: one of `transport_errors`.
+    Raises those in `transport_errors`, in addition to errors of the connection's values.
     """
     try:
         from docker import tls
@@ -95,11 +87,7 @@ def _address(url: str, connection: DockerConnection) -> str:
 
 
 def _refuse_plaintext(url: str, connection: DockerConnection) -> None:
-    """Refuse an unencrypted network connection, unless the connection permits it.
-
-    Raises:
-        InvalidAppError: it is not permitted.
-    """
+    """Refuse an unencrypted network connection, unless the connection permits it."""
     if not is_plaintext(url, connection):
         return
     shown = masked_text(url)
@@ -131,11 +119,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
-    """Return the address of the engine for a plain socket; None if the connection is not a plain socket.
-
-    Raises:
-        OSError: a file of the connection cannot be read.
-    """
+    """Return the address of the engine for a plain socket; None if the connection is not a plain socket."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return HttpTarget("localhost", unix_path=parts.path)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.engine import Engine
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-
 _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
 """Tail, in frames, that is searched for the position, because the engine finds the end of a log faster than a time. If
 the position is not found, the next tail for this log is longer."""
@@ -41,11 +40,9 @@ _MOST_EARLY = 4 * 1024 * 1024
 
 
 class FrameLines:
-    """Parses a followed log into lines, see `LineParser`.
+    """Parses a followed log into lines from `cursor` on, see `LineParser`.
 
-    Args:
-        cursor: the cursor of an earlier read of the container; empty at the first line.
-        is_whole: the response has the whole log since the time of `since`, and not only a tail.
+    With `is_whole` the response has the whole log since the time of `since`, and not only a tail.
     """
 
     def __init__(self, cursor: Mapping[str, Any], *, is_whole: bool) -> None:
@@ -119,11 +116,7 @@ class LogStreams:
         self._mutex = threading.Lock()
 
     def open(self, container: str, cursor: Mapping[str, Any]) -> tuple[HttpAnswer, FrameLines] | None:
-        """Open the log of a container at a cursor; None if the connection has no sockets.
-
-        Raises:
-            OSError: the engine did not open the stream.
-        """
+        """Open the log of a container at a cursor; None if the connection has no sockets."""
         tail = self._tail(container) if cursor.get("newest") is not None and not cursor.get("pending") else None
         parser = FrameLines(cursor, is_whole=tail is None)
         answer = self._engine.follow_logs(container, parser.since, tail)

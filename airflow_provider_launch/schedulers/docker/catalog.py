@@ -60,11 +60,7 @@ class Catalog:
         return apps_in(containers), now
 
     def poll_one(self, app_id: str) -> tuple[App, float]:
-        """Poll one app; return it and the start of the poll.
-
-        Raises:
-            UnknownAppException: the engine has no containers of it.
-        """
+        """Poll one app; return it and the start of the poll. Raises UnknownAppException if it has no containers."""
         started_at = time.monotonic()
         apps, _ = self.poll([app_id])
         if app_id not in apps:

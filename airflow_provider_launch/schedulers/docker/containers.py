@@ -124,11 +124,7 @@ class Detail:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Detail:
-        """Return the detail from the response of an inspection.
-
-        Raises:
-            DamagedError: the response has unexpected values.
-        """
+        """Return the detail from the response of an inspection."""
         with readable("the inspection of a container"):
             state = document["State"]
             return cls(
@@ -188,11 +184,7 @@ class Plan:
 
     @classmethod
     def of(cls, app: App) -> Plan:
-        """Return the plan of the app from one of its containers.
-
-        Raises:
-            DamagedError: a label has an unexpected value.
-        """
+        """Return the plan of the app from one of its containers."""
         if app.damage:
             raise _damaged(app.damage)
         with readable(f"label {Label.PLAN} of container {app.plan_source.name!r}"):
@@ -224,11 +216,7 @@ def _plan(text: str) -> Plan:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Translate errors about unexpected values into an error of this app.
-
-    Raises:
-        DamagedError: names `what`.
-    """
+    """Translate errors about unexpected values into a DamagedError, which names `what`."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -286,12 +274,7 @@ class App:
 
 
 def apps_in(containers: Iterable[Container], cached: Callable[[str], App | None] = lambda _: None) -> dict[str, App]:
-    """Return the apps among the containers of a list.
-
-    Args:
-        containers: the containers, in the order of the engine.
-        cached: returns an app from an earlier list, which is reused if it has not changed.
-    """
+    """Return the apps among the containers of a list; unchanged ones are those that `cached` returns."""
     lists: dict[str, list[Container]] = {}
     for container in containers:
         if container.created_by_us:
@@ -340,13 +323,10 @@ def container_in(
     is_copy: Callable[[str], bool] = lambda _: True,
     restarts: int = 0,
 ) -> Container:
-    """Return the container of a row of the engine's list; the cached one if nothing has changed.
+    """Return the container of a row of the engine's list; the one in `cached` if nothing has changed.
 
-    Args:
-        row: its row in the list.
-        cached: containers from an earlier list, by id.
-        is_copy: returns whether the image with this id was made from a container of the launcher.
-        restarts: number of outside restarts that polls have seen.
+    `is_copy` returns whether the image with this id was made from a container of the launcher; `restarts` is the number
+    of outside restarts that polls have seen.
     """
     name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
     status = row.get("Status") or ""
@@ -422,11 +402,7 @@ def discarded_name(container: Container, nonce: str) -> str:
 
 
 def epoch_ns(text: str) -> int:
-    """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never".
-
-    Raises:
-        ValueError: the text is not a valid time.
-    """
+    """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never"."""
     if text.startswith("0001"):
         return 0
     base, _, rest = text.partition(".")

@@ -79,16 +79,10 @@ class Creation:
     def create_one(self, request: DockerRequest, attempt: Attempt, mine: set[str], *, image: str | None = None) -> None:
         """Create the container of an attempt; its id goes into `mine` if it did not exist.
 
-        Args:
-            request: the app.
-            attempt: which attempt of which replica.
-            mine: ids of containers that the caller has created.
-            image: id of the image of the first attempt. None: this is the first attempt.
+        `image` is the id of the image of the first attempt, and None in the first attempt.
 
         Raises:
             InvalidAppError: the engine refuses a field of the role or an option; a retry would not help.
-            AppConflictError: the name belongs to a container of another app or user.
-            SchedulerRejectedError: the engine refuses.
         """
         name, k, app_attempt, number = attempt
         role = request.role(name)
@@ -113,7 +107,6 @@ class Creation:
 
         Raises:
             TakenError: a container of that name exists.
-            SchedulerRejectedError: the engine refuses.
         """
         image = body["Image"]
         try:

@@ -1,4 +1,4 @@
-"""The requests to a Docker engine: containers, their logs, files and events."""
+"""The requests to a Docker engine: containers, their logs, files and events, and networks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenErr
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
-from airflow_provider_launch.schedulers.docker.networks import Networks
 from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, Uptimes, add_event
 from airflow_provider_launch.schedulers.docker.wire import ANSWER_S, LIST_NEWER, Wire, document_in, documents_in
-from airflow_provider_launch.specs.errors import (
-    AppUnavailableError,
-    SchedulerRejectedError,
-    SchedulerUnavailableError,
-)
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.util.json_rows import json_rows
 from airflow_provider_launch.util.whole_answers import bounded, time_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from requests import Response
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
@@ -81,10 +78,8 @@ class Engine:
     ) -> tuple[list[Container], float]:
         """Return the containers of the launcher, and the engine's time in epoch seconds.
 
-        Args:
-            app_id: only those of this app.
-            since: only those created after the container with this id.
-            cached: containers from an earlier list, by id; unchanged ones are reused.
+        `app_id` and `since`, the id of a container, select those of one app and newer ones; `cached` are containers
+        from an earlier list, of which unchanged ones are reused.
 
         Raises:
             NotFoundError: the container `since` does not exist.
@@ -117,13 +112,8 @@ class Engine:
     def stops(self, ids: Collection[str], since: int, until: int, *, signalled: bool = False) -> dict[str, OutsideStop]:
         """Return the stops of containers, from the events that the engine still has.
 
-        Args:
-            ids: the ids of the containers.
-            since: time of the first event, in epoch seconds; earlier ones do not matter.
-            until: time at which to stop waiting for their ends.
-            signalled: wait for their signals only, not for their ends.
-
-        A slow response is dropped, so that it does not delay other apps.
+        Reads events between two times in epoch seconds, waiting for the ends of the containers, or with `signalled`
+        only for their signals. A slow response is dropped, so that it does not delay other apps.
         """
         filters = {"type": ["container"], "label": [f"{Label.MANAGED}=true"], "event": ["kill", "die", "restart"]}
         query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
@@ -155,9 +145,7 @@ class Engine:
     def create(self, name: str, body: Mapping[str, Any], platform: str | None = None) -> str:
         """Create a container and return its id.
 
-        Raises:
-            TakenError: a container of that name exists; the error has its labels.
-            NotFoundError: the image is missing.
+        Raises TakenError with the labels of an existing one, and NotFoundError without the image.
         """
         query = {"name": name, **({"platform": platform} if platform else {})}
         deadline = time.monotonic() + _CREATION_S
@@ -183,12 +171,7 @@ class Engine:
                     raise TakenError(str(error), labels) from error
 
     def start(self, container: str) -> None:
-        """Start a container; no-op for a running one.
-
-        Raises:
-            NotFoundError: the container does not exist (any more).
-            SchedulerRejectedError: it cannot be started; its inspection now shows the reason.
-        """
+        """Start a container; no-op for a running one. If it cannot be started, its inspection shows the reason."""
         deadline = time.monotonic() + _CREATION_S
         while True:
             try:
@@ -220,9 +203,7 @@ class Engine:
     def stop(self, container: str, *, wait_s: float | None = None) -> None:
         """Send TERM, and KILL after the container's own grace time; no-op for an ended or unknown one.
 
-        Args:
-            container: id or name.
-            wait_s: seconds to wait for its end. None: do not wait, the engine stops it in the background.
+        Wait up to `wait_s` for its end; None: do not wait, the engine stops it in the background.
         """
         from requests import ReadTimeout
 
@@ -269,11 +250,7 @@ class Engine:
         return self.wire.open("GET", f"/containers/{container}/logs", _log_query(since, tail))
 
     def follow_logs(self, container: str, since: str | None, tail: int | None) -> HttpAnswer | None:
-        """Return the same as a stream that stays open until the container ends; None if the transport has no streams.
-
-        Raises:
-            OSError: the engine did not open the stream.
-        """
+        """Return the same as a stream that stays open until the container ends; None if the transport has none."""
         query = {**_log_query(since, tail), "follow": "1"}
         return self.wire.open_socket(f"/containers/{container}/logs?{urlencode(query)}")
 
@@ -379,3 +356,59 @@ def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
         file = archive.extractfile(member)
         data = file.read(limit) if file else b""
         return data, max(member.size, len(data))
+
+
+class Networks:
+    """The networks of one engine; raises the errors of `Wire`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def ensure(self, name: str, labels: Mapping[str, str]) -> None:
+        """Create a bridge network of that name, unless it exists."""
+        found = self._named(name)
+        if not found:
+            body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": dict(labels)}
+            try:
+                with self._wire.request("POST", "/networks/create", body=body):
+                    pass
+            except TakenError:
+                return
+            found = self._named(name)
+        self._keep_first(found)
+
+    def keep_first(self, name: str) -> bool:
+        """Remove all but the first network of a name; return False if a duplicate does not belong to the launcher.
+
+        Two launchers may have created it at the same moment, because the engine's own check is not atomic.
+        """
+        return self._keep_first(self._named(name))
+
+    def _keep_first(self, networks: list[dict[str, Any]]) -> bool:
+        later = sorted(networks, key=lambda network: (network["Created"], network["Id"]))[1:]
+        ours = [network for network in later if Label.MANAGED in (network.get("Labels") or {})]
+        for network in ours:
+            self._remove(network["Id"])
+        return len(ours) == len(later)
+
+    def has(self, name: str) -> bool:
+        """Return whether containers can join a network of that name."""
+        return bool(self._named(name))
+
+    def remove(self, name: str, app_id: str) -> None:
+        """Remove the network that was created for this app."""
+        for network in self._named(name):
+            if (network.get("Labels") or {}).get(Label.APP_ID) == app_id:
+                self._remove(network["Id"])
+
+    def _named(self, name: str) -> list[dict[str, Any]]:
+        with self._wire.request("GET", "/networks", {"filters": json.dumps({"name": [name]})}) as response:
+            # The engine's filter also matches parts of names.
+            return [network for network in document_in(response) if network["Name"] == name]
+
+    def _remove(self, network_id: str) -> None:
+        try:
+            with self._wire.request("DELETE", f"/networks/{network_id}"):
+                pass
+        except (NotFoundError, SchedulerRejectedError):
+            pass  # already removed, or in use

@@ -28,13 +28,7 @@ class _Lease(NamedTuple):
 
 
 class GpuLeases:
-    """Leases GPUs to apps until they have ended.
-
-    Args:
-        catalog: lists the apps.
-        observer: reports which apps have ended.
-        gpus: all devices that apps may get.
-    """
+    """Leases GPUs to apps until they have ended."""
 
     def __init__(self, catalog: Catalog, observer: Observer, gpus: Sequence[str]) -> None:
         self._catalog = catalog

@@ -52,8 +52,7 @@ class FrameParser:
     def feed(self, chunk: bytes) -> Iterator[Frame]:  # noqa: C901 - a call per frame would double its cost
         """Yield the frames that these bytes complete; the iterator must be exhausted.
 
-        Raises:
-            UntrustedError: the engine reports that it cannot read this log, whose file may be damaged.
+        An UntrustedError means that the engine cannot read this log, whose file may be damaged.
         """
         self._parts.append(chunk)
         self._size += len(chunk)
@@ -100,11 +99,7 @@ class FrameParser:
 
 
 def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Return the frames of a response; an unfinished frame at its end is dropped.
-
-    Raises:
-        UntrustedError: the engine reports that it cannot read this log, whose file may be damaged.
-    """
+    """Return the frames of a response; an unfinished frame at its end is dropped."""
     parser = FrameParser()
     for chunk in chunks:
         yield from parser.feed(chunk)
@@ -191,12 +186,9 @@ class _StreamReader:
 
 
 class LineReader:
-    """Builds lines from the frames of one response.
+    """Builds lines from the frames of one response, which starts at `since`, in ns.
 
-    Args:
-        stdout: the last delivered frame of stdout.
-        stderr: the last delivered frame of stderr.
-        since: start of the response, ns.
+    `stdout` and `stderr` are the last delivered frames.
     """
 
     def __init__(self, stdout: Position | None, stderr: Position | None, since: int) -> None:
@@ -237,11 +229,7 @@ class LineReader:
         return False
 
     def end(self, *, complete: bool) -> Iterator[LogLine]:
-        """Return the lines that the end of the response completes.
-
-        Args:
-            complete: the log is complete.
-        """
+        """Return the lines that the end of the response completes; with `complete` the log is complete."""
         for reader in self._streams.values():
             yield from reader.settle()
             if complete:

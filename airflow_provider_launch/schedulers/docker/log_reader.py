@@ -13,12 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import OpenAnswers
-from airflow_provider_launch.schedulers.docker.log_frames import (
-    MARGIN_NS,
-    Frame,
-    LineReader,
-    frames_in,
-)
+from airflow_provider_launch.schedulers.docker.log_frames import MARGIN_NS, Frame, LineReader, frames_in
 from airflow_provider_launch.schedulers.logs import LINE_BYTES, MOST_LINES, LogLine, Stream
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 
@@ -92,12 +87,9 @@ class LogReader:
         self._open.close()
 
     def read(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
-        """Return the next lines.
+        """Return the next lines from a cursor on, which is empty at the first line.
 
-        Args:
-            container: its id.
-            cursor: the cursor of an earlier chunk of the container; empty at the first line.
-            complete: the container had ended before this call, so its log is complete.
+        With `complete` the container had ended before this call, so its log is complete.
 
         Raises:
             NotFoundError: the container does not exist.
@@ -160,12 +152,8 @@ class LogReader:
     def _narrowed(self, answer: _Answer, container: str, cursor: Mapping[str, Any], short: int, tail: int) -> _Answer:
         """Return a response that starts shortly before the position.
 
-        Args:
-            answer: a response that starts before it; closed if another one is returned.
-            container: its id.
-            cursor: the position.
-            short: a tail of this many frames starts after it.
-            tail: number of frames in the response.
+        `answer` starts before it and is closed if another one is returned; it has `tail` frames, and a tail of `short`
+        frames starts after the position.
         """
         positions = positions_in(cursor)
         while positions and tail - short > NARROW_FRAMES:

@@ -57,11 +57,7 @@ class Kind:
 
 
 def role_slugs(names: Sequence[str]) -> list[str]:
-    """Return the slug of each role, for the names of containers.
-
-    Raises:
-        InvalidAppError: two roles would have the same containers.
-    """
+    """Return the slug of each role, for the names of containers."""
     return unique_slugs(
         names,
         lambda number, name: file_slug(name)[:60] or f"role{number}",

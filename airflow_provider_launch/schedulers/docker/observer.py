@@ -112,11 +112,7 @@ class Observer:
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return the state of an app and its next step.
 
-        Args:
-            app: the app as the engine lists it.
-            now: the engine's time in epoch seconds.
-            submitted: the caller is submitting the app.
-            made: ids of containers that the caller has just created.
+        With `submitted` the caller is submitting the app; `made` are the ids of containers that it has just created.
         """
         self.find_outside_stops([app], now)
         for container in to_inspect(app):
@@ -144,12 +140,7 @@ class Observer:
         return max(0.0, math.ceil(max(due) / _NS) - now) if due else None
 
     def find_outside_stops(self, apps: Iterable[App], now: float) -> None:
-        """Find out, with one request, whether programs that ended with 0 were stopped from outside.
-
-        Args:
-            apps: the apps as the engine lists them.
-            now: the engine's time in epoch seconds.
-        """
+        """Find out, with one request, whether programs that ended with 0 were stopped from outside."""
         ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]
         new = [container for container in ended if container.id not in self._checked_for_stops]
         if not new:
@@ -184,10 +175,7 @@ class Observer:
         """Read the detail of a container; read it again while the container is not started.
 
         A container that was killed just now gets no detail yet, because its cause may be missing; see `explained`.
-
-        Args:
-            container: the container.
-            now: the engine's time in epoch seconds. Without it the cause of a kill counts as reported.
+        Without `now` the cause of a kill counts as reported.
         """
         cached = self.details.get(container.id)
         moment = time.monotonic()
@@ -237,12 +225,8 @@ class Observer:
     ) -> tuple[App, Assessment] | None:
         """Perform the next steps of an app; return the app and its assessment, or None if it no longer exists.
 
-        Args:
-            app_id: the app.
-            submitted: whether the caller is submitting the app.
-            cancelled: whether the caller cancels the app. Then errors of stopping are raised, otherwise logged.
-            mine: ids of containers that the caller has just created.
-            request: the submitted request, if `submitted`.
+        If the caller cancels the app, errors of stopping are raised, otherwise logged. If it submits the app, `request`
+        is the submitted one, and `mine` are the ids of containers that it has just created.
         """
         created = set() if mine is None else mine
 
@@ -383,10 +367,7 @@ class Observer:
         for_each_parallel(start, [container for container in taken if container.id in counted])
 
     def _rename_taken(self, container: Container) -> str:
-        """Rename a container so that its creator cannot start it, and return the new name.
-
-        Empty if another process renamed or removed it first.
-        """
+        """Rename a container so that its creator cannot start it; return the new name, or "" if another was faster."""
         name = taken_name(container, uuid.uuid4().hex[:8])
         try:
             self._engine.rename(container.name, name)
@@ -477,11 +458,7 @@ class Observer:
         return container.id in self._stopped_at
 
     def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
-        """Store a decision in the engine for all observers; the first one counts.
-
-        Raises:
-            SchedulerRejectedError: the engine no longer has an image from which a container can be created.
-        """
+        """Store a decision in the engine for all observers; the first one counts."""
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
         name, missing = mark_name(app.app_id, mark), ""
         for image in self._images(app):

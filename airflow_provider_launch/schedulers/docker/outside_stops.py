@@ -82,9 +82,7 @@ class Uptimes:
     def restarts(self, row: Mapping[str, Any], at: float) -> int:
         """Return how many restarts of a container were seen: its uptime is shorter than before.
 
-        Args:
-            row: its row in the list.
-            at: the engine's time of the list in epoch seconds; other threads may pass older lists later.
+        `at` is the engine's time of the list in epoch seconds; other threads may pass older lists later.
         """
         up_s = _up_s(row.get("Status") or "")
         with self._lock:

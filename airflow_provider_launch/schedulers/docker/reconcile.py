@@ -97,14 +97,9 @@ def is_lasting(app: App) -> bool:
 
 
 def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Assessment:
-    """Return the assessment of an app.
+    """Return the assessment of an app from its containers, and the details of those that were inspected.
 
-    Args:
-        app: its containers.
-        plan: the plan in its record.
-        details: container id to detail, if it was inspected.
-        now: epoch seconds by the engine's clock.
-        submitted: the caller is submitting the app, so its first containers may be started.
+    With `submitted` the caller is submitting the app, so its first containers may be started.
     """
     assessment = _Assessor(app, plan, details, now, submitted=submitted).assessment()
     if app.record is not None or not (assessment.create or assessment.start):

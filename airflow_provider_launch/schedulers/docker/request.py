@@ -24,9 +24,9 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_app,
     format_role,
     is_seconds,
+    options_by_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable
@@ -122,18 +122,9 @@ class DockerRequest(AppRequest[DockerRole]):
 def build_request(
     app: AppDef, opts: DockerOpts, app_id: str, environ: Mapping[str, str], gpus: Sequence[str]
 ) -> DockerRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is not changed; `gpus` are those of the engine's host.
 
-    Args:
-        app: the app; not changed.
-        opts: options of this launch.
-        app_id: its id, valid as a prefix of container names.
-        environ: variables of the launcher.
-        gpus: GPUs of the engine's host.
-
-    Raises:
-        UnsupportedError: a role uses a feature that Docker lacks.
-        InvalidAppError: a role has no image or an invalid one, or roles or ports cannot be distinguished.
+    Refuses features that Docker lacks, invalid images, and roles or ports that cannot be distinguished.
     """
     refuse_equal_port_variables(app)
     refuse_own_labels("option labels", opts.labels)
@@ -179,11 +170,7 @@ def build_request(
 
 
 def request_from(document: Mapping[str, Any]) -> DockerRequest:
-    """Return the request from the result of `to_json`.
-
-    Raises:
-        UntrustedError: the document is not the result of `to_json`.
-    """
+    """Return the request from the result of `to_json`."""
     request = request_from_json(DockerRequest, DockerRole, document)
     for role in request.roles:
         # Their containers could not be stopped: a stop reads the grace time.
@@ -197,11 +184,7 @@ def _is_grace(value: object) -> bool:
 
 
 def request_in(record: Mapping[str, Any]) -> DockerRequest:
-    """Return the request from the inspection of the record container.
-
-    Raises:
-        DamagedError: the request is damaged.
-    """
+    """Return the request from the inspection of the record container."""
     prefix = f"{REQUEST_ENV}="
     with readable("the record of the app"):
         text = next((item for item in record["Config"]["Env"] or [] if item.startswith(prefix)), prefix)
@@ -252,11 +235,7 @@ def _values(request: DockerRequest, k: int) -> macros.Values:
 
 
 def refuse_broken_overlays(request: DockerRequest) -> None:
-    """Refuse overlays that do not fit, or that change fields which the launcher itself sets.
-
-    Raises:
-        InvalidAppError: names role and field.
-    """
+    """Refuse overlays that do not fit, or that change fields which the launcher itself sets."""
     for role in request.roles:
         if not role.overlays:
             continue

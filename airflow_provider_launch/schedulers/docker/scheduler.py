@@ -33,19 +33,12 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
-from airflow_provider_launch.schedulers.docker.builds import Builds
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
-from airflow_provider_launch.schedulers.docker.containers import (
-    App,
-    Container,
-    DamagedError,
-    Plan,
-    apps_in,
-    end_of,
-)
+from airflow_provider_launch.schedulers.docker.containers import App, Container, DamagedError, Plan, apps_in, end_of
 from airflow_provider_launch.schedulers.docker.creation import Creation, blamed, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
+from airflow_provider_launch.schedulers.docker.images import Builds
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts

@@ -29,13 +29,8 @@ def response_from(
 ) -> DescribeAppResponse:
     """Return the response for one app.
 
-    Args:
-        app: its containers.
-        assessment: the assessment of the app.
-        details: container id to detail, if it was inspected.
-        hostname: the engine's host.
-        request: the request of the app; None leaves roles and metadata empty.
-        ended_at: container id to the epoch seconds of its end, for containers without a detail.
+    `details` are those of inspected containers; `ended_at` has the epoch seconds of the ends of others. Without
+    `request` roles and metadata stay empty.
     """
     number = app.app_attempt()
     by_role: dict[str, list[ReplicaStatus]] = {}

@@ -136,15 +136,8 @@ class Wire:
     ) -> Response:
         """Send a request and return its response with the body unread; the caller closes it.
 
-        Args:
-            method: the HTTP method.
-            path: without the version of the API.
-            query: its parameters.
-            body: sent as JSON.
-            data: sent unchanged; a file from its current position.
-            headers: headers in addition to those of every request.
-            timeout_s: maximum seconds without data from the engine. None: as in the connection.
-            what: the name of a request whose refusals have another meaning (`PULL`, `LIST_NEWER`).
+        `body` is sent as JSON, `data` unchanged. `timeout_s` limits the seconds without data from the engine. `what`
+        names a request whose refusals have another meaning (`PULL`, `LIST_NEWER`).
 
         Raises:
             NotFoundError: the object does not exist.
@@ -188,11 +181,7 @@ class Wire:
             raise refusal
 
     def open_socket(self, path: str) -> HttpAnswer | None:
-        """Send a GET request and return its response on a separate socket; None if the connection has no sockets.
-
-        Raises:
-            OSError: the engine did not send a response.
-        """
+        """Send a GET request and return its response on a separate socket; None if the connection has no sockets."""
         target = self._target
         if target is None:
             target = self._target = http_target(self._url, self._connection)
@@ -271,11 +260,7 @@ class Wire:
 
 
 def document_in(response: Response, limit_s: float = ANSWER_S) -> Any:
-    """Return the JSON document of a response.
-
-    Raises:
-        OSError: it is not valid JSON, too large or too slow.
-    """
+    """Return the JSON document of a response; an OSError means that it is not valid JSON, too large or too slow."""
     with time_limit(limit_s):
         return _document(whole(response.iter_content(_PIECE_BYTES), _MAX_DOCUMENT))
 
@@ -283,12 +268,7 @@ def document_in(response: Response, limit_s: float = ANSWER_S) -> Any:
 def documents_in(response: Response, *, skip_longer: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a response, one per line, as they arrive.
 
-    Args:
-        response: the open response.
-        skip_longer: skip lines longer than 16 MB.
-
-    Raises:
-        OSError: a line is not valid JSON, or too long.
+    Raises an OSError if a line is not valid JSON; with `skip_longer` lines longer than 16 MB are skipped.
     """
     # A piece has only the data that the engine sends at once.
     for line in lines_of(response.iter_content(_PIECE_BYTES), _LONGEST_LINE, skip_longer=skip_longer):

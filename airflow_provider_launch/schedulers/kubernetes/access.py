@@ -69,12 +69,7 @@ def _text_of(name: str) -> str:
 
 
 class Access:
-    """Address, credentials and connections.
-
-    Raises:
-        InvalidAppError: the kubeconfig cannot be used.
-        MissingDependencyError: the package `kubernetes` is not installed.
-    """
+    """Address, credentials and connections."""
 
     def __init__(self, connection: KubernetesConnection) -> None:
         self.stamps = stamps(connection)
@@ -127,11 +122,7 @@ class Access:
         return namespace
 
     def target(self) -> HttpTarget | None:
-        """Return the address of the API server; None if its proxy does not work with plain sockets.
-
-        Raises:
-            OSError: a certificate cannot be read.
-        """
+        """Return the address of the API server; None if its proxy does not work with plain sockets."""
         parts = urlsplit(self.url)
         found = self._configuration
         proxy: Any = getattr(self.pool, "proxy", None)
@@ -155,12 +146,7 @@ class Access:
         )
 
     def headers(self) -> dict[str, str]:
-        """Return the headers with the credentials, which are renewed when due.
-
-        Raises:
-            InvalidAppError: the credentials have characters that are not allowed in a header.
-            SchedulerRejectedError: the credentials cannot be renewed.
-        """
+        """Return the headers with the credentials, which are renewed when due."""
         try:
             settings: list[Any] = [*self._configuration.auth_settings().values()]
         except self._unreadable as error:
@@ -176,11 +162,7 @@ class Access:
 
 
 def refuse_programs(secret: str | None) -> None:
-    """Refuse an inline kubeconfig that starts programs: editors of a connection could run them on every worker.
-
-    Raises:
-        InvalidAppError: a user in the kubeconfig has `exec` or `auth-provider`.
-    """
+    """Refuse an inline kubeconfig that starts programs: editors of a connection could run them on every worker."""
     import yaml
 
     try:
@@ -246,11 +228,7 @@ def _is_inside(connection: KubernetesConnection) -> bool:
 
 
 def _refuse_missing(given: str | None, default: str) -> None:
-    """Refuse a path of which no file exists, because the error of the package names no path.
-
-    Raises:
-        ValueError: names the path.
-    """
+    """Refuse a path of which no file exists, because the error of the package names no path."""
     if any(Path(path).expanduser().exists() for path in (given or default).split(os.pathsep) if path):
         return
     if given:

@@ -38,13 +38,9 @@ class AttemptsLog:
         self._reader.close()
 
     def read(self, pods: list[Pod], state: Mapping[str, Any], now: float, containers: Sequence[str] = ()) -> LogChunk:
-        """Return the next lines of a replica.
+        """Return the next lines of a replica, whose pods have the order of its attempts.
 
-        Args:
-            pods: the pods of the replica, in the order of its attempts.
-            state: the cursor of an earlier read.
-            now: epoch seconds by the server's clock.
-            containers: other containers to read; the cursor has their positions as `"others"`.
+        `containers` are other containers to read; the cursor has their positions as `"others"`.
         """
         attempts = [_attempt(pod, containers) for pod in pods]
         if (entered := _entered(attempts, state)) is not None and _is_lost(pods, state, entered.source):
@@ -166,11 +162,7 @@ _CURE = "raise fs.inotify.max_user_instances on the node"
 
 
 class StampedLines:
-    """Lines of a followed log, see `LineParser`.
-
-    Args:
-        cursor: the cursor of an earlier read of the pod; if empty, start at the first line.
-    """
+    """Lines of a followed log from `cursor` on, see `LineParser`."""
 
     def __init__(self, cursor: Mapping[str, Any]) -> None:
         self._reader = LineReader(cursor)

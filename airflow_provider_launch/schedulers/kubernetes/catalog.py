@@ -14,13 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, pods_in
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
-from airflow_provider_launch.schedulers.kubernetes.record import (
-    UNREADABLE,
-    AppRecord,
-    DamagedError,
-    Plan,
-    plan_in,
-)
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked, variables_in
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -146,11 +140,7 @@ class Catalog:
                 return
 
     def record(self, app_id: str) -> AppRecord | None:
-        """Read and check the record of an app; None if the app does not exist.
-
-        Raises:
-            DamagedError: the record is malformed.
-        """
+        """Read and check the record of an app; None if the app does not exist."""
         return self.checked(self.unchecked_record(app_id))
 
     def unchecked_record(self, app_id: str) -> AppRecord | None:
@@ -159,11 +149,7 @@ class Catalog:
         return AppRecord.of(document) if document else None
 
     def checked(self, record: AppRecord | None) -> AppRecord | None:
-        """Check and cache a record.
-
-        Raises:
-            DamagedError: the record is malformed.
-        """
+        """Check and cache a record."""
         if record is None:
             return None
         with readable(record):

@@ -153,12 +153,7 @@ class Cluster:
             return None
 
     def create(self, kind: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object and return it.
-
-        Args:
-            kind: plural, such as `jobs`.
-            body: the object.
-            dry_run: only check whether the server would accept it.
+        """Create an object of a kind in plural, such as `jobs`, and return it; with `dry_run` only check it.
 
         Raises:
             TakenError: the name is taken.
@@ -171,7 +166,6 @@ class Cluster:
         """Change an object and return it: a list is a JSON Patch, anything else a merge patch.
 
         Raises:
-            NotFoundError: the object does not exist.
             ConflictError: a test of the JSON Patch failed, or the object has another resourceVersion.
         """
         how = _JSON_PATCH if isinstance(change, list) else _MERGE_PATCH
@@ -206,11 +200,7 @@ class Cluster:
     def log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> BaseHTTPResponse:
         """Return the open answer with the log of a pod; each line starts with its time.
 
-        Args:
-            pod: name of the pod.
-            container: name of the container.
-            since: time of the first line in whole seconds, RFC 3339. None means the start of the log.
-            tail: maximum number of lines, counted from the end. None means all.
+        It starts at `since`, in whole seconds of RFC 3339, and has at most the last `tail` lines.
 
         Raises:
             NotFoundError: the pod does not exist.
@@ -222,17 +212,7 @@ class Cluster:
             raise NotStartedError(str(error)) from error
 
     def log_end(self, pod: str, container: str, lines: int, max_bytes: int) -> bytes:
-        """Return the last lines of the log of a pod, without their times.
-
-        Args:
-            pod: name of the pod.
-            container: name of the container.
-            lines: maximum number of lines.
-            max_bytes: maximum number of bytes; the last lines beyond it are missing.
-
-        Raises:
-            NotFoundError: the pod, or its log, does not exist.
-        """
+        """Return the last lines of the log of a pod, without times; the last ones beyond `max_bytes` are missing."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(max_bytes)}
         try:
             with self._open("GET", f"{self._path('pods', pod)}/log", query) as response:
@@ -254,9 +234,6 @@ class Cluster:
         """Return the log as an answer on its own socket that continues until the container ends.
 
         None if the proxy of the cluster does not work with plain sockets.
-
-        Raises:
-            OSError: the log cannot be opened.
         """
         access = self._accessed()
         if access not in self._targets:

@@ -62,13 +62,7 @@ class SideContainer:
 
 
 def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: str) -> tuple[SideContainer, ...]:
-    """Return the other containers of a pod, init containers first.
-
-    Args:
-        spec: spec of the pod.
-        status: status of the pod.
-        main: name of the container that runs the program.
-    """
+    """Return the containers of a pod except `main`, init containers first."""
     native = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
     init = [_container(one, is_init=True, native=native) for one in status.get("initContainerStatuses") or []]
     others = [one for one in status.get("containerStatuses") or [] if one["name"] != main]
@@ -103,7 +97,9 @@ def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
     for one in containers:
         if not one.is_init:
             continue
-        if not one.has_started and one.reason not in STARTING:
+        # Until it starts again, a native sidecar that has failed is shown as ended (1.33) or as waiting (later).
+        has_failed = one.is_native and bool(one.exit_code)
+        if (has_failed or not one.has_started) and one.reason not in STARTING:
             return one.reason, f"{one.title}: {one.message}"
         if one.running and not one.is_native:
             since = datetime.fromtimestamp(one.started or 0.0, timezone.utc)

@@ -66,12 +66,7 @@ def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class LineReader:
-    """Reads the lines of one answer from a position on.
-
-    Args:
-        cursor: the cursor of an earlier reader; if empty, start at the first line.
-        whole: search for the position in the whole file.
-    """
+    """Reads the lines of one answer after a cursor, which it searches in the whole file if `whole` is set."""
 
     def __init__(self, cursor: Mapping[str, Any], *, whole: bool = False) -> None:
         self._whole = whole

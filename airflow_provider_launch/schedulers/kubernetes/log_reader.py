@@ -80,15 +80,9 @@ class LogReader:
         settles_in_s: float = 0.0,
         container: str = CONTAINER,
     ) -> Chunk:
-        """Return the next lines.
+        """Return the next lines after a cursor of the pod.
 
-        Args:
-            pod: name of the pod.
-            uid: uid of the pod.
-            cursor: cursor of an earlier chunk of the pod; if empty, start at the first line.
-            complete: whether the program had ended before this call.
-            settles_in_s: seconds for which the node may still add lines after the end.
-            container: name of the container.
+        With `complete` the program had ended before this call; the node may still add lines for `settles_in_s`.
 
         Raises:
             NotFoundError: the pod does not exist.

@@ -148,11 +148,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
 
 
 def refuse_too_large(request: KubernetesRequest) -> None:
-    """Refuse an app that the server cannot store: its own error is unclear, or comes only when a pod is created.
-
-    Raises:
-        InvalidAppError: a Job, or the record of the app in it, is too large.
-    """
+    """Refuse an app that the server cannot store: its own error is unclear, or comes only when a pod is created."""
     if len(packed(request)) > RECORD_BYTES:
         record = job_body(request, request.roles[0], 0)["metadata"]["annotations"][Annotation.REQUEST]
         if (size := len(record)) > RECORD_BYTES:
@@ -397,9 +393,7 @@ def _shown(body: Mapping[str, Any]) -> str:
 def refuse_broken_overlays(request: KubernetesRequest) -> None:
     """Refuse overlays that do not fit, or that change fields which the launcher sets.
 
-    Raises:
-        InvalidAppError: an overlay changes such a field, or removes the container or its variables.
-        UnsupportedError: an overlay uses the replica's number; a Job has one template for all replicas.
+    Also those that use the replica's number, because a Job has one template for all replicas.
     """
     for role in request.roles:
         if not role.overlays:

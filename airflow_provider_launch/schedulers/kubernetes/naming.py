@@ -87,11 +87,7 @@ def app_slug(name: str) -> str:
 
 
 def role_slugs(names: Sequence[str]) -> list[str]:
-    """Return how each role appears in the names of Jobs.
-
-    Raises:
-        InvalidAppError: two roles would share a Job name.
-    """
+    """Return how each role appears in the names of Jobs."""
     return unique_slugs(names, _role_slug, clash="name their Job {} on 'kubernetes'")
 
 

@@ -18,18 +18,12 @@ from airflow_provider_launch.schedulers.kubernetes.containers import (
 )
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER, MESSAGE_BYTES
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.record import (
-    UNREADABLE,
-    AppRecord,
-    DamagedError,
-    Plan,
-    plan_in,
-)
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.result_container import LIMIT_BYTES, NAME
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.specs.error_reply import parse_json
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.failures import parse_json
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
@@ -248,11 +242,7 @@ class App:
         return tuple(sorted(f"{job.uid}/{job.version}" for job in self.jobs.values()))
 
     def plan(self) -> Plan | None:
-        """Return its plan; None if no Job has it.
-
-        Raises:
-            DamagedError: one of its Jobs is malformed.
-        """
+        """Return its plan; None if no Job has it. Raises DamagedError if one of its Jobs is malformed."""
         if self.damage:
             raise DamagedError(self.damage)
         return next(
@@ -431,11 +421,7 @@ def _exit_code(ended: Mapping[str, Any]) -> int:
 
 
 def result_in(pod: Pod | None) -> JsonValue:
-    """Return the result document that the pod of a replica wrote; None if it wrote none, or an error in its place.
-
-    Raises:
-        InvalidAppError: the document is not JSON, or too large.
-    """
+    """Return the result document that the pod of a replica wrote; None if it wrote none, or an error in its place."""
     if pod is None or pod.exit_code is None or not pod.end_message:
         return None
     data = pod.end_message.encode()
@@ -471,11 +457,7 @@ def is_result_awaited(pod: Pod) -> bool:
 
 
 def result_from(pod: Pod, data: bytes, size: int) -> JsonValue:
-    """Return the result document that the container of the pod has printed.
-
-    Raises:
-        InvalidAppError: the document is not JSON, or too large.
-    """
+    """Return the result document that the container of the pod has printed."""
     if pod.exit_code != 0 and size == len(data) and parse_json(data.decode("utf-8", "replace")) is None:
         return None  # the program may have been killed while it wrote
     return parse_result(data, size, LIMIT_BYTES)

@@ -20,9 +20,15 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pods_in
-from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.reconcile import (
+    CANCEL,
+    SIDECARS,
+    Assessment,
+    assess,
+    jobs_kept,
+    pods_kept,
+)
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
-from airflow_provider_launch.schedulers.kubernetes.removals import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.schedulers.retry import Phase, reconcile
@@ -72,15 +78,10 @@ class Observer:
     ) -> tuple[App, Plan, Assessment] | None:
         """Reconcile the app: read it and do the next step, until nothing is due; return None if it does not exist.
 
-        Args:
-            app_id: the app.
-            submitted: whether the caller is submitting the app.
-            request: the request of the submission.
-            report_refusals: whether a refused step is reported in the message of the assessment instead of raised; the
-                next poll retries the step.
+        `request` is that of the submission, if the caller submits the app. With `report_refusals` a refused step is
+        reported in the message of the assessment instead of raised, and the next poll retries it.
 
         Raises:
-            SchedulerRejectedError: the cluster refuses a step.
             SchedulerUnavailableError: another observer was faster each time, and the app has not started.
         """
         late: LaunchError | None = None
@@ -154,12 +155,7 @@ class Observer:
         return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=cached.refusal)
 
     def cancel(self, app_id: str) -> None:
-        """Cancel an app; no-op if it has ended.
-
-        Raises:
-            SchedulerRejectedError: the cluster refuses to mark the app as cancelled, or to end a Job.
-            SchedulerUnavailableError: the mark could not be written.
-        """
+        """Cancel an app; no-op if it has ended."""
         late: ConflictError | None = None
         pauses = _pauses()
         for _ in range(_ROUNDS):
@@ -272,11 +268,7 @@ class Observer:
                 self._cluster.patch("jobs", job.name, change)
 
     def _note(self, record: AppRecord, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
-        """Write annotations into the record, if it has not changed since it was read.
-
-        Raises:
-            ConflictError: another observer was faster.
-        """
+        """Write annotations into the record; a ConflictError if another observer has changed it."""
         unless = (
             (Annotation.CANCELLED, Annotation.RESULT, *notes)
             if Annotation.RESULT not in notes

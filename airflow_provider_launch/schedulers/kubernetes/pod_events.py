@@ -37,13 +37,7 @@ class PodEvents:
         self._cluster = cluster
 
     def reason_to_wait(self, app: App, cached: CachedApp, now: float) -> str:
-        """Return why an app waits if its pods show no reason; empty if unknown.
-
-        Args:
-            app: the app with its Jobs.
-            cached: the cached facts, with its pods.
-            now: epoch seconds by the server's clock.
-        """
+        """Return why an app waits if its pods show no reason; empty if unknown."""
         for job in app.jobs.values():
             if job.suspended:
                 return HELD
@@ -71,10 +65,7 @@ class PodEvents:
     def reason_of(self, cached: CachedApp, of: Job | Pod, since: float = 0.0) -> str:
         """Return why a Job has no pod, or a pod does not start; empty if unknown.
 
-        Args:
-            cached: the cached facts of the app, which keep the answer for some seconds.
-            of: the Job or pod that waits.
-            since: epoch seconds; older events are about an earlier wait.
+        `cached` keeps the answer for some seconds. Events older than `since` are about an earlier wait.
         """
         pause_s = _ASKED_LATER_S if cached.wait_reason else _ASKED_S
         if cached.wait_reason_of != of.uid or time.monotonic() - cached.wait_reason_at > pause_s:

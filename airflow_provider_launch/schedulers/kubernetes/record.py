@@ -216,12 +216,7 @@ class _Document(dict[str, Any]):
     """A JSON object whose fields are checked for their types."""
 
     def of(self, name: str, kinds: type | tuple[type, ...], default: Any = ...) -> Any:
-        """Return a field.
-
-        Raises:
-            KeyError: the field is missing and has no default.
-            UntrustedError: the field has another type.
-        """
+        """Return a field, or its default. Raises KeyError if it has none, and UntrustedError for another type."""
         value = self[name] if default is ... else self.get(name, default)
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             raise UntrustedError(f"the plan has {name}={str(value)[:40]!r}")

@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.naming import (
-    refuse_own_labels,
-    safe_label,
-    safe_label_name,
-    task_labels,
-)
+from airflow_provider_launch.schedulers._kit.naming import refuse_own_labels, safe_label, safe_label_name, task_labels
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of
 from airflow_provider_launch.schedulers._kit.request import (
     NOT_STORED,
@@ -25,14 +20,19 @@ from airflow_provider_launch.schedulers._kit.request import (
     RoleRequest,
     assign_ports,
     common_fields,
+    options_by_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.role_options import options_by_role
 from airflow_provider_launch.schedulers.environment import FIELD_PATH, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
-from airflow_provider_launch.schedulers.kubernetes.pod_template import is_template, on_template, pod_template
+from airflow_provider_launch.schedulers.kubernetes.overlay import (
+    checked_overlay,
+    is_template,
+    merged,
+    on_template,
+    pod_template,
+)
 from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER
 from airflow_provider_launch.schedulers.result_document import XCOM_PATH
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -163,9 +163,7 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
 def packed(request: KubernetesRequest, held: Mapping[str, str] | None = None) -> str:
     """Return the request as the text of an annotation.
 
-    Args:
-        request: the request.
-        held: variables that `unpacked` gets too; those of the first role with the same text are left out.
+    `held` are variables that `unpacked` gets too; those of the first role with the same text are left out.
     """
     document = request.to_json()
     own_roles, roles = document["roles"], [{**role} for role in request.app["roles"]]
@@ -254,17 +252,9 @@ def variables_in(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mapping[str, str]) -> KubernetesRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is left as it is.
 
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, valid as the name of a Service.
-        environ: variables of the launcher.
-
-    Raises:
-        UnsupportedError: a role uses a feature that Kubernetes does not have.
-        InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
+    Refuses features that Kubernetes lacks, roles or ports that cannot be distinguished, and apps that are too large.
     """
     refuse_equal_port_variables(app)
     if opts.success_policy == "leader" and app.roles[0].service:

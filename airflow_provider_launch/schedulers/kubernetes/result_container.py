@@ -39,12 +39,7 @@ _WAIT = f"until [ -e {_FOLDER}/{_READY} ]; do sleep 1; done; rm -f {_FOLDER}/{_R
 
 
 def result_script(folder: str = _FOLDER, report: str = ERROR_PATH) -> str:
-    """Return the shell script of the container.
-
-    Args:
-        folder: the directory that it shares with the program.
-        report: its termination message.
-    """
+    """Return the script of the container, which shares `folder` with the program."""
     file = posixpath.join(folder, posixpath.basename(XCOM_PATH))
     return f"""\
 report() {{ echo "$1" >{report}; }}
@@ -79,11 +74,7 @@ def with_result(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the spec of a pod with the container that returns the result, and the main container.
 
-    Args:
-        pod: the spec, without the main container.
-        main: the main container.
-        image: image of the container.
-        security: the option of that name, after the check of the namespace.
+    `security` is the option of that name, after the check of the namespace.
     """
     mount = {"name": NAME, "mountPath": _FOLDER}
     container: dict[str, Any] = {
@@ -115,11 +106,7 @@ def with_result(
 
 
 def size_of(container: SideContainer, replica: str) -> int | None:
-    """Return the size of the result in bytes as the ended container has reported it; None without a result.
-
-    Raises:
-        InvalidAppError: the result cannot be read, or the container was killed.
-    """
+    """Return the size of the result in bytes as the ended container has reported it; None without a result."""
     report = container.message.strip()
     if container.exit_code == 0:
         if report == _NONE:
@@ -146,12 +133,7 @@ def size_of(container: SideContainer, replica: str) -> int | None:
 
 
 def result_bytes(log: bytes, size: int) -> bytes | None:
-    """Return the result in the last lines of the container's log; None if a part is missing.
-
-    Args:
-        log: the lines, without times.
-        size: size of the result in bytes.
-    """
+    """Return the result of `size` bytes in the last lines of the container's log; None if a part is missing."""
     _, begin, rest = log.decode("ascii", "replace").rpartition(f"{_BEGIN}\n")
     text, end, _ = rest.partition(f"{_END}\n")
     if not (begin and end):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow_provider_launch.schedulers._kit.base import EVERYWHERE, BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers._kit.http import NotFoundError
-from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.refusals import deleted_meanwhile, refuse_separate_streams
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -56,11 +56,14 @@ from airflow_provider_launch.schedulers.kubernetes.objects import (
 )
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.places import connection_to, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.pod_events import GATED, HELD, PodEvents, queue_state
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.reconcile import (
+    Assessment,
+    assess,
+    first_killed,
+    succeeded_without_pod,
+)
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
-from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
     KubernetesRequest,
@@ -75,7 +78,7 @@ from airflow_provider_launch.schedulers.kubernetes.result_container import (
     result_bytes,
     size_of,
 )
-from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces
+from airflow_provider_launch.schedulers.kubernetes.several import SeveralNamespaces, connection_to, place_of, places_of
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
     is_missing_source,
@@ -628,11 +631,7 @@ class KubernetesScheduler(
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        if streams not in {None, Stream.COMBINED}:
-            raise ValueError(
-                f"role {role_name!r}: Kubernetes stores stdout and stderr as one stream; use streams='combined' "
-                f"instead of {streams.value!r}, or leave it out"
-            )
+        refuse_separate_streams(self.backend, role_name, streams)
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
         check_replica(roles, role_name, k)

@@ -16,6 +16,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
@@ -23,10 +25,15 @@ from cachetools import LRUCache
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk, Stream
 from airflow_provider_launch.schedulers.kubernetes.catalog import selector
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID
-from airflow_provider_launch.schedulers.kubernetes.places import Place, place_of
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord
 from airflow_provider_launch.schedulers.responses import Answer, describe_each
-from airflow_provider_launch.specs.errors import AppConflictError, AppUnavailableError, LaunchError, UnknownAppException
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    AppUnavailableError,
+    InvalidAppError,
+    LaunchError,
+    UnknownAppException,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
@@ -42,6 +49,51 @@ if TYPE_CHECKING:
         cluster: Cluster
 
         def missing_rights(self) -> builtins.list[str]: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A context and a namespace. None means that of the connection."""
+
+    context: str | None = None
+    namespace: str | None = None
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace or 'of the connection'}" + (f", context {self.context}" * bool(self.context))
+
+
+def place_of(connection: KubernetesConnection, context: str | None, namespace: str | None) -> Place:
+    """Return the place that a launch names, if the connection allows it."""
+    given = {"context": (context, connection.contexts), "namespace": (namespace, connection.namespaces)}
+    chosen = {}
+    for name, (value, others) in given.items():
+        own = getattr(connection, name)
+        if value not in {None, own} and value not in (others or ()):
+            allowed = [each for each in dict.fromkeys([own, *(others or ())]) if each is not None]
+            raise InvalidAppError(
+                f"option {name}={value!r}: the connection allows {', '.join(map(repr, allowed)) or 'only its own'}; "
+                f"leave it out, or ask the administrator of the connection to add it to its field '{name}s'"
+            )
+        chosen[name] = None if value == own else value
+    return Place(**chosen)
+
+
+def places_of(connection: KubernetesConnection) -> list[Place]:
+    """Return all places that tasks may choose, that of the connection first."""
+    contexts, namespaces = connection.contexts or (), connection.namespaces or ()
+    pairs = product([None, *contexts], [None, *namespaces])
+    return list(dict.fromkeys(place_of(connection, context, namespace) for context, namespace in pairs))
+
+
+def connection_to(connection: KubernetesConnection, place: Place) -> KubernetesConnection:
+    """Return the connection to one place, from which nothing else can be chosen."""
+    return replace(
+        connection,
+        context=place.context or connection.context,
+        namespace=place.namespace or connection.namespace,
+        contexts=None,
+        namespaces=None,
+    )
 
 
 _KEPT_APPS = 5000
@@ -122,11 +174,7 @@ class SeveralNamespaces:
         return found, failure
 
     def _search(self, app_id: str) -> _Scheduler | None:
-        """Return the scheduler of the namespace that has the app now; None if the app does not exist.
-
-        Raises:
-            LaunchError: a namespace did not answer, or two namespaces have the app.
-        """
+        """Return the scheduler of the namespace that has the app now; None if the app does not exist."""
         at = self._locate([app_id]).get(app_id)
         if isinstance(at, LaunchError):
             raise at

@@ -11,9 +11,8 @@ from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_r
 from airflow_provider_launch.schedulers.kubernetes.containers import MAX_MESSAGE, STARTING, failed_among
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Pod, newest_attempts
 from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
-from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, Assessment
+from airflow_provider_launch.schedulers.kubernetes.reconcile import REMOVED, SIDECARS, Assessment, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
-from airflow_provider_launch.schedulers.kubernetes.removals import REMOVED, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.result_container import CANNOT_START
 from airflow_provider_launch.schedulers.kubernetes.result_container import NAME as RESULT_CONTAINER
@@ -31,15 +30,7 @@ Newest = dict[tuple[str, int], Pod]
 def response_from(
     app: App, plan: Plan, assessment: Assessment, pods: Iterable[Pod], request: KubernetesRequest | None
 ) -> DescribeAppResponse:
-    """Return the response for one app.
-
-    Args:
-        app: the app with its Jobs.
-        plan: its roles.
-        assessment: its state and next step.
-        pods: its pods, also those of earlier attempts.
-        request: its request; None leaves roles and metadata empty.
-    """
+    """Return the response for one app; `pods` include those of earlier attempts, and `request` may be unknown."""
     newest = newest_attempts(pods, app.attempt)
     if assessment.state is AppState.PENDING and any(pod.has_started for pod in newest.values()):
         # The counters of a Job lag a second behind its pods.

@@ -77,8 +77,7 @@ _MOST_ENTRIES = 3 * MOST_ATTEMPTS
 def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
     """Return (app attempt, replica attempt) of every attempt of one replica, in order.
 
-    Raises:
-        UntrustedError: there are more than `MOST_ATTEMPTS`, or too many other files.
+    Refuses more than `MOST_ATTEMPTS`, and too many other files.
     """
     found: list[tuple[int, int]] = []
     left = _MOST_ENTRIES
@@ -94,11 +93,7 @@ def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
 
 
 def numbers_in(path: str) -> list[int]:
-    """Return the entries of a directory that are numbers, sorted; empty if it does not exist.
-
-    Raises:
-        UntrustedError: there are too many entries.
-    """
+    """Return the entries of a directory that are numbers, sorted; empty if it does not exist."""
     return _numbers_in(path, _MOST_ENTRIES)[0]
 
 
@@ -129,11 +124,7 @@ def largest_state(replicas: int) -> int:
 
 
 def parse_record(data: str | bytes, most_parts: int = MOST_PARTS) -> Any:
-    """Return the document.
-
-    Raises:
-        UntrustedError: it is not valid JSON, or is too large.
-    """
+    """Return the document; an UntrustedError if it is not valid JSON, or too large."""
     refuse_parts(data, most_parts)
     return parse_json(data, LARGEST_RECORD)
 

@@ -83,13 +83,7 @@ def _owner_in(path: str) -> str:
 
 
 class Leases:
-    """The leases of one app. The choice is stored, so that the next supervisor leases the same ports and GPUs.
-
-    Args:
-        root: of the scheduler.
-        app_dir: directory of the app.
-        app_id: written into the leases of fixed ports, for the message to other apps.
-    """
+    """The leases of one app. The choice is stored, so that the next supervisor leases the same ports and GPUs."""
 
     def __init__(self, root: str, app_dir: str, app_id: str = "") -> None:
         self._root = root
@@ -137,12 +131,9 @@ class Leases:
     def gpus(
         self, roles: Sequence[Mapping[str, Any]], devices: Sequence[str], shims_live: Callable[[], bool]
     ) -> dict[str, list[str]] | None:
-        """Return `role/replica` to devices; None if too few are free.
+        """Return `role/replica` to devices of the host; None if too few are free.
 
-        Args:
-            roles: the roles of the request.
-            devices: all devices of the host.
-            shims_live: whether a shim lives that inherited the leases of a former supervisor.
+        `shims_live` returns whether a shim lives that inherited the leases of a former supervisor.
 
         Raises:
             UntrustedError: the stored GPUs are not devices of the host.

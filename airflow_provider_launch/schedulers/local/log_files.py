@@ -21,13 +21,7 @@ def read_chunk(
 ) -> LogChunk:
     """Return the next lines of one replica.
 
-    Args:
-        app_dir: directory of the app.
-        role_dir: directory name of the role.
-        k: the replica.
-        cursor: the cursor of an earlier chunk, or None.
-        streams: the stream to read; None and COMBINED mean both.
-        over: the app was terminal before this call, so the logs are complete.
+    With `over` the app was terminal before this call, so the logs are complete.
     """
     attempts = layout.attempts_of(app_dir, role_dir, k)
 
@@ -84,14 +78,7 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
 def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str | None:
     """Return the text that an attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`.
 
-    Args:
-        app_dir: directory of the app.
-        role_dir: directory name of the role.
-        k: the replica.
-        at: its attempt, as attempt of the app and of the replica.
-
-    Raises:
-        OSError: it cannot be read now.
+    `at` is its attempt, as attempt of the app and of the replica. An OSError means that it cannot be read now.
     """
     try:
         with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/error.json") as file:
@@ -101,13 +88,7 @@ def read_reply(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> str 
 
 
 def read_result(app_dir: str, role_dir: str, k: int, at: tuple[int, int]) -> JsonValue:
-    """Return the result of a replica of the first role; None if it wrote none.
-
-    `at` is its attempt, as in `read_reply`.
-
-    Raises:
-        InvalidAppError: it is larger than 4 KB, not valid JSON, or not a regular file.
-    """
+    """Return the result of a replica of the first role; None if it wrote none. `at` is as in `read_reply`."""
     try:
         with open_regular(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/result") as file:
             data = file.read(RESULT_LIMIT_BYTES)

@@ -1,4 +1,4 @@
-"""Writes the index of times of an attempt, `schedulers/_kit/time_index.py`, while its program writes the logs.
+"""Writes the index of times of an attempt, `schedulers/_kit/file_log.py`, while its program writes the logs.
 
 The kernel reports one write into the directory of the attempt, and no further one until it is asked again. While the
 logs grow the index is written at intervals instead. So neither a silent program nor a single line costs anything. Where
@@ -28,11 +28,7 @@ _GROWTH = 0.01
 
 
 class LogTimes:
-    """The index of one attempt; does nothing if the file cannot be written.
-
-    Args:
-        directory: the directory of the attempt, relative to the working directory.
-    """
+    """The index of the attempt in `directory`; does nothing if the file cannot be written."""
 
     def __init__(self, directory: str) -> None:
         self._paths = (f"{directory}/stdout", f"{directory}/stderr")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Optional
 
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, WorkspaceOpts
+from airflow_provider_launch.specs.resources import LATER
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
@@ -48,7 +49,7 @@ class _RunOpts(StructuredOpts):
     working_dir: Optional[str] = None
     """Directory in which replicas start, relative to the image directory. None means the image directory."""
 
-    python_env: Optional[str] = None
+    python_env: Optional[str] = field(default=None, metadata=LATER)
     """Directory of another Python environment, such as a venv with torch: its `bin` comes first in `PATH`, so `python`
     and `torchrun` are those of the environment. None means the Python that runs Airflow, for the default image."""
 

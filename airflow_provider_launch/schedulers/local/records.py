@@ -96,11 +96,7 @@ class StoredApp(dict[str, Any]):
 
     @cached_property
     def app_def(self) -> AppDef:
-        """The app as it was submitted.
-
-        Raises:
-            ValueError: it is not an app, or has too many replicas; other errors mean the same.
-        """
+        """The app as it was submitted; an error of any type means that it is not an app, or has too many replicas."""
         return stored_app(self["app"])
 
     @property
@@ -191,11 +187,7 @@ class Records:
         return f"{self.root}/apps/{app_id if APP_ID.fullmatch(app_id) else '.none'}"
 
     def ids(self) -> list[str]:
-        """Return the ids of all apps, sorted.
-
-        Raises:
-            SchedulerUnavailableError: the root is missing, or was replaced by another one.
-        """
+        """Return the ids of all apps, sorted."""
         found: list[str] = []
         with self.readable(), contextlib.suppress(FileNotFoundError):
             found = sorted(os.listdir(f"{self.root}/apps"))
@@ -203,11 +195,7 @@ class Records:
         return found
 
     def app(self, app_id: str) -> StoredApp | None:
-        """Return the request of the app, or None if the app does not exist.
-
-        Raises:
-            SchedulerUnavailableError: the root is missing, or was replaced by another one.
-        """
+        """Return the request of the app, or None if the app does not exist."""
         root_id = self._id or self._read_id()
         with self.readable():
             self._refuse_foreign(app_id)
@@ -255,11 +243,7 @@ class Records:
         return AppUnavailableError(text)
 
     def app_def(self, app_id: str, app: StoredApp) -> AppDef:
-        """Return the app as it was submitted; the caller must not change it.
-
-        Raises:
-            AppUnavailableError: it is not an app, or has more replicas than an app can have.
-        """
+        """Return the app as it was submitted; the caller must not change it."""
         if not app.damage:
             try:
                 return app.app_def
@@ -308,11 +292,7 @@ class Records:
         return found
 
     def _seen_state(self, app_id: str) -> _SeenState | None:
-        """Return what was read if the state has not changed since.
-
-        Raises:
-            AppUnavailableError: it is damaged.
-        """
+        """Return what was read if the state has not changed since."""
         safe_files.refuse_foreign(self.dir(app_id))
         seen = self._states.get(app_id)
         if seen is None or seen.version != self.state_version(app_id):
@@ -322,11 +302,7 @@ class Records:
         return seen
 
     def has_ended(self, app_id: str) -> bool:
-        """Return whether the state is final; each read of a log calls this, so each version is parsed once.
-
-        Raises:
-            AppUnavailableError: the state is damaged.
-        """
+        """Return whether the state is final; each read of a log calls this, so each version is parsed once."""
         seen = self._seen_state(app_id)
         if seen is not None:
             return seen.is_final
@@ -349,13 +325,9 @@ class Records:
     def commit(self, app_id: str, document: dict[str, Any], fill: Callable[[str], None] | None = None) -> None:
         """Build the directory under a temporary name and rename it, so that the app exists completely or not at all.
 
-        Does nothing if another process was first; the caller must check whose app it is.
-        Creates the root only if this object has never seen one.
-
-        Args:
-            app_id: the app.
-            document: the content of `app.json`.
-            fill: called with the directory before it is renamed, to add files.
+        Does nothing if another process was first; the caller must check whose app it is. Creates the root only if this
+        object has never seen one. `document` becomes `app.json`; `fill` adds files to the directory before it is
+        renamed.
         """
         self._refuse_other_root()
         temporary = f"{self.root}/building/{app_id}.{uuid.uuid4().hex}"
@@ -399,11 +371,7 @@ class Records:
         layout.append_journal(self.root, app_id, document["state"])
 
     def mark(self, app_id: str, name: str) -> bool:
-        """Write a mark for the supervisor; return whether the app still exists.
-
-        Raises:
-            SchedulerUnavailableError: the root is missing, or was missing for a moment.
-        """
+        """Write a mark for the supervisor; return whether the app still exists."""
         with self.readable():
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -419,11 +387,7 @@ class Records:
         return True
 
     def remove(self, app_id: str) -> None:
-        """Remove an app that has ended.
-
-        Raises:
-            SchedulerUnavailableError: the root is missing, or was missing for a moment.
-        """
+        """Remove an app that has ended."""
         with self.readable():
             if not layout.remove_app(self.root, self.dir(app_id)):
                 self._refuse_returned(app_id)
@@ -437,9 +401,6 @@ class Records:
         """Delete an app whose files its program has replaced, whatever they are: nothing in them is read.
 
         A live supervisor cancels it, and removes it after its end; otherwise its processes are killed here.
-
-        Raises:
-            SchedulerUnavailableError: the root is missing, or was missing for a moment.
         """
         path = self.dir(app_id)
         with self.readable():

@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
-from airflow_provider_launch.schedulers._kit.request import (
-    NOT_STORED,
-    StoredRequest,
-    format_app,
-    format_role,
-)
+from airflow_provider_launch.schedulers._kit.request import NOT_STORED, StoredRequest, format_app, format_role
 from airflow_provider_launch.schedulers.environment import (
     GPU_VARIABLES,
     RANK0_ENV,
@@ -105,11 +100,7 @@ class LocalRequest(StoredRequest):
     """Name of a directory of the app to the files that are copied there at submission."""
 
     def copy_workspaces(self, directory: str) -> None:
-        """Copy all workspaces below the directory of the app.
-
-        Raises:
-            InvalidAppError: a file cannot be copied.
-        """
+        """Copy all workspaces below the directory of the app."""
         for name, files in self.workspaces.items():
             log.info("copying %s", files)
             try:
@@ -145,19 +136,11 @@ def build_request(
     *,
     backend: str = "local",
 ) -> LocalRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is not changed; `gpus` are those of this host.
 
-    Args:
-        app: the app; not changed.
-        opts: options of this launch.
-        app_id: its id, a valid directory name.
-        environ: variables of the launcher.
-        gpus: GPUs of this host.
-        app_dir: the future directory of the app; workspaces are copied below it.
-        backend: the name of the scheduler, for errors.
+    `app_dir` is the future directory of the app, below which workspaces are copied.
 
     Raises:
-        UnsupportedError: a role uses a feature that local processes lack.
         InvalidAppError: the image is not a directory, a workspace is missing or too large, or names are too long.
     """
     refuse_more_gpus(
@@ -205,7 +188,7 @@ def build_request(
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
+        spec_hash=spec_hash(app, opts, digests(workspaces)),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         log_max_mb=opts.log_max_mb,
@@ -273,11 +256,6 @@ def _replica(role: Role, k: int, image: str, app_id: str, ports: Mapping[str, st
     return LocalReplica(
         args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
     )
-
-
-def _asked_for(opts: LocalOpts) -> dict[str, Any]:
-    """Return the options without a later one that is not set, because hashes of older apps must not change."""
-    return {name: value for name, value in opts.items() if (name, value) != ("python_env", None)}
 
 
 def _python_env(opts: LocalOpts) -> str:

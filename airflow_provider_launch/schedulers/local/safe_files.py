@@ -32,19 +32,13 @@ class NotRegularError(OSError):
 def open_regular(path: str) -> BinaryIO:
     """Open a file for reading, without blocking.
 
-    Raises:
-        FileNotFoundError: the file does not exist.
-        NotRegularError: it is not a regular file, or a program has leased it.
+    Raises NotRegularError if it is not a regular file, or a program has leased it.
     """
     return open(regular_fd(path, os.O_RDONLY), "rb", buffering=0)
 
 
 def regular_fd(path: str, flags: int) -> int:
-    """Open a file with these flags of `os.open`, without blocking, and return its descriptor; a new file is private.
-
-    Raises:
-        NotRegularError: it is not a regular file, or a program has leased it.
-    """
+    """Open a regular file without blocking and return its descriptor; a new file is private."""
     try:
         fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -91,11 +85,7 @@ def wake_reader(path: str) -> None:
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuse a link, and a path that another user owns or may write; do nothing if it does not exist.
-
-    Raises:
-        ForeignFileError: the message names the path, the reason and the fix.
-    """
+    """Refuse a link, and a path that another user owns or may write; do nothing if it does not exist."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -108,11 +98,7 @@ def refuse_foreign(path: str) -> None:
 
 
 def refuse_foreign_root(path: str) -> None:
-    """Refuse a root like `refuse_foreign`, but follow a link that root or this user owns.
-
-    Raises:
-        ForeignFileError: the message names the path, the reason and the fix.
-    """
+    """Refuse a root like `refuse_foreign`, but follow a link that root or this user owns."""
     try:
         link, target = os.lstat(path), os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -31,11 +31,8 @@ _RESET = (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.
 def run(directory: str, command: dict[str, Any], grace_s: float, *, parent: int | None = None) -> None:
     """Run one attempt to its end and exit; called in the forked child with `STOP` blocked.
 
-    Args:
-        directory: the directory of the attempt, relative to the working directory.
-        command: `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None.
-        grace_s: seconds between TERM and KILL.
-        parent: pid of the supervisor if the attempt must be stopped when that process is killed.
+    `command` has `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None. `grace_s` is the time
+    between TERM and KILL. `parent` is the supervisor if the attempt must be stopped when that process is killed.
     """
     code = 1
     try:

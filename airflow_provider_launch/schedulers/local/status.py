@@ -30,14 +30,9 @@ def response_from(
     *,
     limits: str = LIMITS_NOT_ENFORCED,
 ) -> DescribeAppResponse:
-    """Return the response for one app.
+    """Return the response for one app, from `app.json` and `state.json`.
 
-    Args:
-        app_id: the app.
-        document: `app.json`.
-        state: `state.json`; None until the first supervisor has written it.
-        app: the app as it was submitted.
-        limits: a note for its metadata; empty: none.
+    `state` is None until the first supervisor has written it; `limits` is a note for the metadata.
     """
     replicas: dict[str, list[ReplicaStatus]] = {}
     # Once for all replicas, because a program may have written a long one.
@@ -104,12 +99,7 @@ def foreign_host(app: Mapping[str, Any], here: str) -> str:
 
 
 def _refuse_replica(replica: Mapping[str, Any], counts: Mapping[str, int]) -> None:
-    """Refuse numbers that no supervisor writes; their sums would not fit into a database.
-
-    Raises:
-        ValueError: a number is wrong.
-        LookupError: the app has no such role.
-    """
+    """Refuse numbers that no supervisor writes; their sums would not fit into a database."""
     if not 0 <= replica["id"] < counts[replica["role"]]:
         raise ValueError(f"the state has replica {replica['id']}, the role {counts[replica['role']]}")
     _count(replica["attempt"])

@@ -52,11 +52,8 @@ def main(app_dir: str) -> None:
 def run_job(app_dir: str, *, keeps_deleted: bool) -> None:
     """Run a whole app in this process, which is a job of a queue; return at once if it runs, has ended or was deleted.
 
-    TERM ends the app as FAILED, unless it was cancelled before. KILL ends its programs too.
-
-    Args:
-        app_dir: its directory.
-        keeps_deleted: leave the removal of a deleted app to observers.
+    TERM ends the app as FAILED, unless it was cancelled before. KILL ends its programs too. With `keeps_deleted`
+    observers remove a deleted app.
     """
     try:
         log = safe_files.regular_fd(f"{app_dir}/{layout.SUPERVISOR_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -116,11 +116,7 @@ class AppCache:
         return self._apps[app_id]
 
     def request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app, even if the app was deleted after it was cached; None if it does not exist.
-
-        Raises:
-            AppUnavailableError: the record of the app is damaged.
-        """
+        """Return the request of an app, even if the app was deleted after it was cached; None if it does not exist."""
         if app_id in self._apps:
             return self._apps[app_id].request
         if text := self._load_requests([Record(app_id)]).get(app_id):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers._kit import file_log
-from airflow_provider_launch.schedulers._kit.time_index import FIRST_BYTES
+from airflow_provider_launch.schedulers._kit.file_log import FIRST_BYTES
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
 from airflow_provider_launch.schedulers.slurm.records import damage_text
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
@@ -31,20 +31,12 @@ def read_chunk(
     *,
     most_attempts: int,
 ) -> LogChunk:
-    """Return the next lines of one replica.
+    """Return the next lines of one replica: number and directory of its role, and its own number.
 
-    Args:
-        store: the store of the app.
-        mount: the directory where its root is mounted on this host, or None.
-        app_id: the app.
-        replica: number and directory of the role, and the number of the replica.
-        cursor: cursor of an earlier chunk, or None.
-        streams: streams to read; None means both.
-        most_attempts: maximum number of attempts to accept, because the app can write such records itself.
+    `mount` is the directory where the root of the store is mounted on this host, or None. The app can write records of
+    attempts itself, so more than `most_attempts` are refused.
 
     Raises:
-        UnknownAppException: the app does not exist.
-        AppUnavailableError: there are records of too many attempts.
         SchedulerUnavailableError: the mount does not show the app, although it has started.
     """
     role, folder, k = replica

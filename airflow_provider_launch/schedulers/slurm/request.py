@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_requests
 from airflow_provider_launch.schedulers._kit.request import (
@@ -27,8 +26,7 @@ from airflow_provider_launch.schedulers.environment import (
     port_variable,
     refuse_equal_port_variables,
 )
-from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
-from airflow_provider_launch.schedulers.slurm.overlay import applied, applied_to_step
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts, step_with_overlay, with_overlay
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.app_dict import app_to_dict
@@ -43,8 +41,6 @@ APP_DIR = "\0d"
 """Placeholder for the directory of the app, which only its job knows; texts of users never have this character."""
 CHECK_S = 10
 """Interval in seconds at which a replica checks whether its app has ended without a signal to it."""
-_LATER = {"on_setup_failure": "fail"}
-"""Options that were added later, with their defaults: the spec hash of older apps must not change."""
 _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
 """Variables that Slurm sets for replicas; a launcher inside a job must not copy its own."""
 _OF_APPTAINER = frozenset({"HOME", "LD_LIBRARY_PATH", "PATH"})
@@ -59,30 +55,11 @@ _OF_LOADER = frozenset({"LD_PRELOAD", "LD_AUDIT", "BASH_ENV"})
 """Variables with which apptainer, or a script of the site that starts it, runs code outside of the container.
 
 Not `ENV`, which only interactive shells read, and which many programs use for the name of their environment."""
-_OF_BASH = frozenset(
-    [
-        "BASHOPTS",
-        "BASHPID",
-        "BASH_ARGV0",
-        "BASH_COMMAND",
-        "BASH_SUBSHELL",
-        "BASH_VERSINFO",
-        "DIRSTACK",
-        "EPOCHREALTIME",
-        "EPOCHSECONDS",
-        "EUID",
-        "FUNCNAME",
-        "GROUPS",
-        "LINENO",
-        "PPID",
-        "RANDOM",
-        "SECONDS",
-        "SHELLOPTS",
-        "SRANDOM",
-        "UID",
-        "_",
-    ]
-)
+_OF_BASH = frozenset({
+    "BASHOPTS", "BASHPID", "BASH_ARGV0", "BASH_COMMAND", "BASH_SUBSHELL", "BASH_VERSINFO", "DIRSTACK", "EPOCHREALTIME",
+    "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "LINENO", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SRANDOM", "UID",
+    "_",
+})  # fmt: skip
 """Variables that bash sets itself, so that assignments have no effect."""
 
 
@@ -122,17 +99,9 @@ class SlurmRequest(AppRequest[SlurmRole]):
 
 
 def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[str, str]) -> SlurmRequest:
-    """Return the request for `app`.
+    """Return the request for `app`, which is left as it is.
 
-    Args:
-        app: the app; left as it is.
-        opts: options of this launch.
-        app_id: its id, a valid directory name.
-        environ: variables of the launcher.
-
-    Raises:
-        UnsupportedError: a role uses a feature that Slurm does not have.
-        InvalidAppError: an option or a variable cannot be used.
+    Refuses features that Slurm lacks, and options or variables that cannot be used.
     """
     refuse_equal_port_variables(app)
     _refuse_mixed_retries(app)
@@ -152,14 +121,14 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         # Components need different names: jobs with the same name wait for each other, by `singleton`.
         name = app_id if number == 0 else f"{app_id}+{number}"
         limits = _limits(opts, requeue=requeue)
-        components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *limits], opts.overlay))
-        step = [*applied_to_step([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
+        components.append(with_overlay([f"--job-name={name}", *needs, *_placement(opts), *limits], opts.overlay))
+        step = [*step_with_overlay([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
         step += _container(app.roles[members[0]], opts)
         steps.append([f"--het-group={number}", *step] if len(groups) > 1 else step)
     return SlurmRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
+        spec_hash=spec_hash(app, opts, digests(workspaces)),
         ports={port_variable(role.name, name): port for role in app.roles for name, port in role.port_map.items()},
         time_limit_s=opts.time_limit_s,
         roles=[
@@ -181,17 +150,8 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     )
 
 
-def _asked_for(opts: SlurmOpts) -> dict[str, Any]:
-    """Return the options without later ones that have their defaults."""
-    return {name: value for name, value in opts.items() if _LATER.get(name, ...) != value}
-
-
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
-    """Return the request of a document that `to_json` returned.
-
-    Raises:
-        ValueError: the document has another shape; other errors mean the same.
-    """
+    """Return the request of a document of `to_json`; an error of any type means that it has another shape."""
     request = request_from_json(SlurmRequest, SlurmRole, document)
     if any(set(role.slug) & {"/", "\n"} for role in request.roles):
         raise ValueError("a directory of a role is not a name")

@@ -45,12 +45,9 @@ _STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
 
 
 def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
-    """Return name to content of all files of a new app.
+    """Return name to content of all files of a new app; `instance` distinguishes a later app with the same id.
 
-    `instance` distinguishes a later app with the same id.
-
-    Raises:
-        InvalidAppError: the record could not be read again, because it is too large or not JSON.
+    Refuses a record that could not be read again, because it is too large or not JSON.
     """
     roles = {
         f"role-{number}.sh": _role_file(role, request.app_id, request.app_def)
@@ -75,11 +72,7 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
 
 
 def packed(contents: Mapping[str, str], workspaces: Mapping[str, WorkspaceFiles]) -> bytes:
-    """Return the files as a tar that only the user can read, because they contain secrets.
-
-    Raises:
-        InvalidAppError: a file of a workspace cannot be read.
-    """
+    """Return the files as a tar that only the user can read, because they contain secrets."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, files_ in workspaces.items():

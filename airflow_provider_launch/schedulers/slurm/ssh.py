@@ -278,10 +278,7 @@ class _Shell:
     def run(self, script: str, args: tuple[str, ...], stdin: bytes, deadline: float) -> Answer:
         """Run a script and return its answer.
 
-        Raises:
-            _ClosedError: the frame of the answer is incomplete.
-            TimeoutError: the deadline has passed.
-            _EndlessError: the answer is too large.
+        Raises TimeoutError at the deadline, _ClosedError if the answer is incomplete, _EndlessError if it is too large.
         """
         mark = uuid.uuid4().hex
         command = shlex.join(["/bin/sh", "-c", script, "launch", *args])

@@ -107,13 +107,9 @@ class Standing:
 
 
 def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
-    """Return the state of an app.
+    """Return the state of an app from its record and the jobs of its submissions.
 
-    Args:
-        record: the record of the app.
-        jobs: the jobs of its submissions.
-        now: epoch seconds by the clock of the login node.
-        settle_s: seconds until a record of a node is visible on the login node.
+    `now` is the time of the login node, which sees a record of another node after `settle_s` at the latest.
     """
     if record.end:
         name, reason = record.end.split(",")[:2]

@@ -87,11 +87,7 @@ class Store:
         self._no_accounts_until = 0.0
 
     def submit(self, request: SlurmRequest) -> None:
-        """Create the app and its job, or adopt them.
-
-        Raises:
-            AppConflictError: the id belongs to another app.
-        """
+        """Create the app and its job, or adopt them."""
         nonce = uuid.uuid4().hex
         for files in request.workspaces.values():
             log.info("copying %s to the cluster", files)
@@ -144,12 +140,9 @@ class Store:
         return _divided(app_ids, ask, _too_many)
 
     def read(self, paths: Sequence[str], limit: int, *, whole: bool = False) -> dict[str, FilePart]:
-        """Return up to `limit` bytes of each file that exists.
+        """Return up to `limit` bytes of each file that exists, by its path below the directory of all apps.
 
-        Args:
-            paths: paths below the directory of all apps.
-            limit: maximum bytes of each file.
-            whole: whether to read no data of a file that is larger than the limit.
+        With `whole` no data of a file that is larger than the limit is read.
         """
 
         def ask(some: Sequence[str]) -> dict[str, FilePart]:
@@ -192,9 +185,7 @@ class Store:
         """Record the ends that an observer found, and return the recorded end of each app.
 
         This is an earlier end if another observer was faster, and None if a program has written something else there.
-
-        Args:
-            ends: triples of app id, value with which to claim the app (empty if it is claimed), and text of the end.
+        `ends` are triples of app id, value with which to claim the app (empty if it is claimed), and text of the end.
         """
         lines = "".join("|".join(end) + "\n" for end in ends)
         if not lines:
@@ -222,15 +213,11 @@ class Store:
     ) -> tuple[bool, list[Attempt], dict[str, FilePart]]:
         """Return whether the app has ended, the attempts of one replica, and the requested parts of plain files.
 
-        Args:
-            app_id: the app.
-            role: number of the role.
-            k: number of the replica.
-            parts: path below the app, offset and limit of each file.
+        `parts` are path below the app, offset and limit of each file.
 
         Raises:
             UnknownAppException: the app does not exist.
-            AppUnavailableError: a program of the app has written records that cannot be parsed.
+            AppUnavailableError: its programs have written records that cannot be parsed.
         """
         flat = [str(item) for path, *numbers in parts for item in (f"{app_id}/{path}", *numbers)]
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)

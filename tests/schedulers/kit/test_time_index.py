@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_launch.follow.log_positions import LogItem
 from airflow_provider_launch.follow.log_reader import LogReader
-from airflow_provider_launch.schedulers._kit import file_log, time_index
+from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
 
 
@@ -217,12 +217,12 @@ def test_an_incomplete_entry_is_ignored(log) -> None:
 @pytest.mark.parametrize("entry", ["\n", "1 0 0\n"])
 def test_an_index_that_a_program_has_filled_takes_no_seconds(log, monkeypatch, entry: str) -> None:
     """Each poll of an app with new lines would take them, of a triggerer that follows other apps."""
-    monkeypatch.setattr(time_index, "_MOST_ENTRIES", 1000)
+    monkeypatch.setattr(file_log, "_MOST_ENTRIES", 1000)
     (log.path / "times").write_text(entry * 1_000_000)
     log.write(5.0, "a\n")
 
     assert timed(log.read()) == [("a\n", 5.0)]
-    assert log.bytes_read <= time_index.FIRST_BYTES
+    assert log.bytes_read <= file_log.FIRST_BYTES
 
 
 def test_a_cursor_without_a_position_in_the_index_continues(log) -> None:
