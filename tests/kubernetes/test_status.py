@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
+from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, side_containers, wait_among
 from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of, result_in
 from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
@@ -74,6 +74,7 @@ def ends_of(found: DescribeAppResponse) -> list[tuple[AppState, int | None, str 
     return [(one.state, one.exit_code, one.reason) for one in found.roles_statuses[0].replicas]
 
 
+NO_SHELL = 'exec: "sh": executable file not found in $PATH'
 RUNNING = {"running": {"startedAt": "2026-01-31T12:00:00Z"}}
 STOPPED = {"reason": "DeadlineExceeded", "message": "too long"}
 
@@ -194,6 +195,24 @@ def test_pods_know_earlier_than_their_job_that_something_runs():
 )
 def test_a_waiting_pod_shows_the_reason(status, state, text):
     assert answer(AppState.PENDING, pod(0, "Pending", state, **status), active=2).msg == text
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        terminated(128, "StartError", NO_SHELL),  # Kubernetes 1.33
+        {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+    ],
+    ids=["ended", "waiting"],
+)
+def test_a_pod_waits_for_a_sidecar_that_cannot_start(state):
+    spec = {"initContainers": [{"name": "side", "restartPolicy": "Always"}]}
+    status = {"name": "side", "state": state, "lastState": terminated(128, "StartError", NO_SHELL)}
+
+    reason, message = wait_among(side_containers(spec, {"initContainerStatuses": [status]}, "main"))
+
+    assert reason == next(iter(state.values()))["reason"]
+    assert message == f"container 'side': {NO_SHELL}"
 
 
 PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}": '
