@@ -351,7 +351,7 @@ def versions_page() -> str:
 
 def _engine_row(row: Mapping[str, str]) -> str:
     """Return the row of the table for an engine of `versions.yaml`."""
-    found = {"every": "each change: {}", "once": "once: {}", "untested": "{}"}
+    found = {"every": "each change: {}", "once": "once: {}"}
     (run,) = (text.format(row[key].strip()) for key, text in found.items() if key in row)
     return f"| {row['engine']} | {row['version']} | {run} |"
 

@@ -74,7 +74,7 @@ def test_the_releases_with_newer_engines_can_be_made() -> None:
 
 
 def test_each_engine_states_what_was_run() -> None:
-    assert all(len({"every", "once", "untested"} & set(row)) == 1 for row in MATRIX["engines"])
+    assert all(len({"every", "once"} & set(row)) == 1 for row in MATRIX["engines"])
 
 
 @pytest.mark.parametrize("engine", ["Docker", "Slurm"])
