@@ -48,11 +48,12 @@ def test_one_replica_is_shown_alone():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_each_backend_shows_the_retries(backend):
+def test_each_backend_names_the_app_in_its_id_and_shows_the_retries(backend):
     image = "" if backend == "local" else "busybox"
     role = Role("main", image, entrypoint="true", max_retries=3, resource=Resource(cpu=1, gpu=0, memMB=100))
     cfg = {"queue": "q"} if backend == "aws_batch" else {}
     with Runner("test") as runner:
-        text = str(runner.dryrun(AppDef("app", [role]), backend, cfg))
+        info = runner.dryrun(AppDef("train", [role]), backend, cfg)
 
-    assert "  retries: 3 (APPLICATION)\n" in text
+    assert info.request.app_id.startswith("train-")
+    assert "  retries: 3 (APPLICATION)\n" in str(info)
