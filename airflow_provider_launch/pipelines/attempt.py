@@ -70,7 +70,7 @@ class Attempt:
         return attempt
 
     def restore(self) -> None:
-        """Load the record that was saved at the deferral."""
+        """Load the record that was saved before the launch."""
         stored = self._stored()
         self._is_app_alive = True
         record = AttemptRecord.from_json(stored[-1]) if stored else None

@@ -291,7 +291,6 @@ class StepOperator(LaunchAppOperator):
         try:
             value = launch()
         except TaskDeferred:
-            attempt.save()
             raise
         except BaseException as error:
             attempt.fail(error)

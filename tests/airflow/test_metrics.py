@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_launch._airflow import Stats
 from airflow_provider_launch._task import metrics
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.owner import TaskKey
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import reconciler
@@ -57,6 +58,24 @@ def test_a_task_counts_its_app_and_its_lines(sent: Any, code: int, state: str, d
     assert sum(entry[2] for entry in sent if entry[1] == "launch.log_lines") == 2
     (submit,) = [entry for entry in sent if entry[1] == "launch.submit"]
     assert 0 < submit[2] < 60_000
+
+
+def test_an_outage_counts_with_its_duration(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
+    errors = iter([SchedulerUnavailableError("connection refused")] * 3)
+
+    def answer(app_ids: list[str]) -> None:
+        for error in errors:
+            raise error
+        for app_id in app_ids:
+            engine.state(app_id, AppState.SUCCEEDED)
+
+    engine.on_scheduled = lambda _: setattr(engine, "on_describe", answer)
+    task = launch(sh("true"), launch_conn_id="cluster", poll_interval_s=0.05)
+    assert run_task(task, api).state == "success"
+
+    assert ("incr", "launch.outages", 1, {}) in sent
+    (lasted_ms,) = [value for _, name, value, _ in sent if name == "launch.unreachable"]
+    assert 0 < lasted_ms < 60_000
 
 
 def test_metrics_that_fail_do_not_change_how_a_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -619,3 +619,16 @@ def test_a_task_that_is_killed_before_its_run_launches_nothing(engine, api) -> N
 
     assert isinstance(ran.error, AppKilledError)
     assert engine.started == 0
+
+
+def test_a_kill_while_the_app_is_submitted_ends_it(engine, api) -> None:
+    """The thread that cancels comes before the app exists, so the task cancels it again."""
+    before = signal.getsignal(signal.SIGTERM)
+    engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.state == "failed"
+    assert [app.state for app in engine.apps.values()] == [AppState.CANCELLED]

@@ -144,6 +144,10 @@ def test_list_and_sweep_find_the_apps_of_a_task(launch, shell) -> None:
 
     assert found("--dag", "d") == found("--run", "r1") == {*handles.values()}
     assert found("--dag", "d", "--task", "a") == {handles["a"]}
+    (row,) = launch("list", "--json", "--task", "a").data
+    assert row.keys() == {"handle", "app_id", "name", "state", "created_at", "owner"}
+    assert (row["name"], row["state"]) == ("a", "SUCCEEDED")
+    assert row["owner"] == {"dag_id": "d", "run_id": "r1", "task_id": "a", "map_index": "-1"}
     assert found("--dag", "other") == found("--run", "r2") == found("--dag", "d", "--task", "c") == set()
     assert "d a r1" in launch("list", "--task", "a").out
     assert launch("sweep", "--json", "--older-than", "0s", "--task", "b").data == [handles["b"]]

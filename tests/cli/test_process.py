@@ -8,14 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from airflow_provider_launch.cli.commands import COMMANDS
 from airflow_provider_launch.cli.main import main
+from tests.airflow.conftest import engine
 from tests.cli.conftest import ROOT
 from tests.support.apps import until
 
+__all__ = ["engine"]
 pytestmark = pytest.mark.engine("local")
 
 
@@ -62,6 +65,31 @@ def test_an_interrupted_run_ends_its_local_app(start, launch, number) -> None:
     assert code == 130
     assert "Traceback" not in err
     until(lambda: state_of(launch, handle) == "CANCELLED")
+
+
+def test_an_interrupted_run_leaves_the_app_of_an_engine(launch, define, engine) -> None:
+    """It does not end with this host, so a reader gets the command that ends it."""
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    interrupts = iter([signal.SIGTERM])
+
+    def interrupt(_app_ids) -> None:
+        for number in interrupts:
+            signal.pthread_kill(main_thread, number)
+
+    engine.on_describe = interrupt
+    ran = launch(
+        "run",
+        "-c",
+        define("cluster", "launch", scheduler="fake", params={"engine": engine.name}),
+        "--wait",
+        "utils.echo",
+    )
+
+    handle = ran.out.strip()
+    assert ran.code == 130
+    assert f"the app continues; cancel it with: launch cancel {handle}\n" in ran.err
+    assert state_of(launch, handle) == "PENDING"
 
 
 def test_an_interrupted_log_leaves_the_app(start, launch) -> None:

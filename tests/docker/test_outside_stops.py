@@ -32,8 +32,8 @@ def test_a_stop_and_an_end_are_seen_on_each_version(old: bool) -> None:
     assert stopped == {"c1": OutsideStop("SIGTERM", 0, 11)}
 
     restarted: dict[str, OutsideStop] = {}
-    for one in ("kill", "die", "restart"):
-        add_event(restarted, event(one, 10, old=old, signal="15"))
+    for one, number in (("kill", "10"), ("kill", "15"), ("die", "15"), ("restart", "15")):
+        add_event(restarted, event(one, 10, old=old, signal=number))
     assert add_event(restarted, event("die", 20, old=old, exitCode="0")) == "c1"
     assert restarted == {"c1": OutsideStop("", 1, 20)}
 

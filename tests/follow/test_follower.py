@@ -19,6 +19,7 @@ from airflow_provider_launch.specs.errors import (
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState
+from tests.support import apps
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 from tests.support.follow import collect, launch_threads, states, texts, until
 
@@ -191,6 +192,25 @@ def test_a_refusal_is_raised_at_once(engine, follow):
 
     with pytest.raises(SchedulerRejectedError, match="token expired"):
         collect(follow())
+
+
+def test_an_error_ends_a_log_that_grows_faster_than_it_is_shown(engine, follow, app_id):
+    """Lines that were read before the error are shown, and no others, or the task would never end."""
+
+    def refuse(_ids):
+        raise SchedulerUnavailableError("connection refused")
+
+    def show(_event):
+        apps.until(lambda: follower._reader or not any("logs" in name for name in launch_threads()))
+
+    engine.state(app_id, AppState.RUNNING)
+    engine.on_read = lambda _app_id, role, k: engine.write(app_id, role, k, "line\n")
+    follower = follow(unavailable_for_s=0.2)
+    until(follower, lambda event: isinstance(event, LogLines))
+    engine.on_describe = refuse
+
+    with pytest.raises(SchedulerUnavailableError, match="has been unknown"):
+        until(follower, show)
 
 
 def test_an_app_that_vanishes_has_an_unknown_outcome(engine, follow, app_id):

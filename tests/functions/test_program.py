@@ -279,6 +279,14 @@ def test_an_exit_code_is_that_of_the_function(module_of, tmp_path) -> None:
     assert (ran.code, value_of(ran.document)) == (0, None)
 
 
+def test_an_interrupt_ends_the_process_by_its_signal(module_of, tmp_path) -> None:
+    """It is not an error of the function."""
+    ran = run(tmp_path, function_app(module_of("def f():\n    raise KeyboardInterrupt\n").f))
+
+    assert ran.code == -signal.SIGINT
+    assert ran.document is None
+
+
 ENDS = """
 import time
 def f(seconds):

@@ -93,6 +93,15 @@ def test_invalid_indexes_of_a_job(indexes):
     assert apps_in([bad])["bad"].damage
 
 
+def test_the_error_for_a_damaged_job_is_short():
+    """An annotation may have 256 KiB, and the error of Python repeats its text."""
+    plan = {**PLAN, "roles": [["main", "main", 1, "x" * 200_000, 0]]}
+    damage = apps_in([job("bad", {}, {Annotation.PLAN: json.dumps(plan)})])["bad"].damage
+
+    assert damage is not None
+    assert len(damage) < 500
+
+
 @pytest.mark.parametrize("labels", [{Label.INDEX: "abc"}, {Label.INDEX: DIGITS}, {Label.ATTEMPT: "x"}, None])
 def test_a_pod_that_cannot_be_read_is_left_out(labels):
     def pod(name: str, labels: Mapping[str, str] | None) -> dict[str, Any]:

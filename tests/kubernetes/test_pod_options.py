@@ -375,6 +375,8 @@ def test_other_parts_of_a_template_are_refused_by_name() -> None:
     spec = {"containers": [{"name": "base"}]}
     with pytest.raises(InvalidAppError, match=r"metadata\.namespace cannot be used; use option namespace"):
         pod(pod_template={"kind": "Pod", "metadata": {"namespace": "x"}, "spec": spec})
+    with pytest.raises(InvalidAppError, match=r"option pod_template\.status cannot be used; leave it out"):
+        pod(pod_template={"kind": "Pod", "status": {}, "spec": spec})
     with pytest.raises(InvalidAppError, match="kind is 'Job'"):
         pod(pod_template={"kind": "Job", "spec": {}})
     with pytest.raises(InvalidAppError, match=r"overlay file '/nowhere.yaml' cannot be read"):

@@ -322,6 +322,20 @@ def test_a_folder_of_any_depth_is_removed(deep):
     remove_folder(deep)
 
 
+def test_a_folder_that_cannot_be_removed_stays(tmp_path, monkeypatch):
+    """Its task has ended, and must not fail now."""
+    path = tmp_path / "file"
+    path.touch()  # not a folder, as if a program had put it there: `rm` is needed
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        remove_folder(path)
+    assert path.exists()
+
+    remove_folder(path)
+
+    assert not path.exists()
+
+
 def test_files_in_folders_of_any_depth_are_refused(deep):
     with contextlib.closing(TaskFolder(deep)) as left, pytest.raises(FolderError, match="100 levels deep"):
         left.sizes()

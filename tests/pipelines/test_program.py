@@ -244,6 +244,19 @@ def test_a_value_that_is_not_declared_does_not_fail_a_function(
     assert not (code.parent / "result").exists()
 
 
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [("3", int, 3), (3, int, 3), (None, int, None), ("0.5", float, 0.5), (["1"], list[int], ["1"]), ("x", None, "x")],
+)
+def test_plain_types_are_converted_where_pydantic_is_missing(
+    monkeypatch: pytest.MonkeyPatch, value: object, hint: object, expected: object
+) -> None:
+    """An image needs nothing but Python."""
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+
+    assert program.cast(value, hint) == expected
+
+
 ARRAYS = {
     "array('d', [1, 2.5])": [1.0, 2.5],
     "{'a': array('i', [1]), 'b': [array('i', [2])]}": {"a": [1], "b": [[2]]},

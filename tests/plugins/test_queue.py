@@ -93,23 +93,6 @@ def test_a_queue_that_is_down_is_an_error_and_never_a_state(scheduler, engine) -
     assert scheduler.describe(second).state is AppState.PENDING
 
 
-def test_a_job_that_was_refused_leaves_no_app(scheduler, engine, monkeypatch) -> None:
-    def refuse(_job: object) -> str:
-        raise SchedulerRejectedError("the queue is closed; ask its administrator")
-
-    monkeypatch.setattr(scheduler, "submit_job", refuse)
-    with pytest.raises(SchedulerRejectedError, match="the queue is closed"):
-        launch(scheduler, "true")
-
-    assert scheduler.list() == []
-
-
-def test_a_job_needs_an_id(scheduler, monkeypatch) -> None:
-    monkeypatch.setattr(scheduler, "submit_job", lambda _job: "")
-    with pytest.raises(SchedulerRejectedError, match="the id ''; fix `submit_job`"):
-        launch(scheduler, "true")
-
-
 def test_the_time_in_the_queue_does_not_count_as_run_time(scheduler) -> None:
     first = launch(scheduler, "sleep 3")
     until_state(scheduler, first, AppState.RUNNING)

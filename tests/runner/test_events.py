@@ -52,6 +52,14 @@ def test_an_event_survives_json():
         LaunchEvent.deserialize(3)
 
 
+@pytest.mark.parametrize(("destination", "lines"), [("null", 0), ("console", 1)])
+def test_an_event_is_one_line_of_the_console(capsys, monkeypatch, destination, lines):
+    monkeypatch.setattr(events, "_loggers", {})  # they keep the stderr of an earlier test
+    record(event := LaunchEvent("s", "local", "run"), destination)
+
+    assert capsys.readouterr().err.splitlines() == [event.serialize()] * lines
+
+
 @pytest.mark.parametrize("destination", ["null", "console", "no-such-destination"])
 def test_record_never_raises(destination):
     record(LaunchEvent("s", "local", "run"), destination)

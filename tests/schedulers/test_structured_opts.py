@@ -108,6 +108,18 @@ def test_a_class_made_at_run_time_has_help():
     assert made.get_docstrings() == {"x": "A number.", "y": "y"}
 
 
+def test_a_class_in_a_function_has_help_or_none():
+    """Its source cannot be parsed alone if a text has less indentation than the class."""
+
+    @dataclass(frozen=True)
+    class Inner(StructuredOpts):
+        x: int = 1
+        """A number,
+written at the margin."""
+
+    assert Inner.get_docstrings() == {"x": "x"}
+
+
 def test_a_class_from_an_archive_has_help(tmp_path, monkeypatch):
     archive = tmp_path / "plugin.zip"
     source = (

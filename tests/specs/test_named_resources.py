@@ -158,17 +158,21 @@ def test_a_broken_plug_in_does_not_take_the_others_away(write_module, caplog):
     assert "surely_not_installed" in caplog.text
 
 
-def test_a_lookup_during_a_scan_for_names_is_refused_and_the_scan_ends(write_module):
+@pytest.mark.parametrize("how", ["plug-in", "custom module"])
+def test_a_lookup_during_a_scan_for_names_is_refused_and_the_scan_ends(write_module, monkeypatch, how):
     """The answer would depend on the order of the sources."""
     source = (
         "from airflow_provider_launch.specs.named_resources import named_resources\n"
         "BASE = named_resources['gpu.small']\n"
     )
-    write_module(source, "own = {0}")
+    module = write_module(source, *["own = {0}"] if how == "plug-in" else [])
+    if how == "custom module":
+        monkeypatch.setenv(CUSTOM, module)
     named_resources.reset()
     try:
         assert named_resources["gpu.small"].gpu == 1
-        assert "re-entrant named-resource lookup" in str(named_resources.load_errors["own"])
+        (error,) = named_resources.load_errors.values()
+        assert "re-entrant named-resource lookup" in str(error)
     finally:
         named_resources.reset()
 

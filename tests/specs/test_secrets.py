@@ -56,6 +56,7 @@ def test_names_that_airflow_masks_are_masked() -> None:
         ("postgres://me:hunter2@db/x", "postgres://me:***@db/x"),
         ("redis://:hunter2@cache:6379", "redis://:***@cache:6379"),
         ("mysql+pymysql://me:hunter2@db", "mysql+pymysql://me:***@db"),
+        ("postgres://me:hunter2@db/x?sslmode=require", "postgres://me:***@db/x?sslmode=require"),
         ("see https://example.com:8080/a@b", "see https://example.com:8080/a@b"),
         ("a b@c", "a b@c"),
     ],

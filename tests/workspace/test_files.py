@@ -124,6 +124,7 @@ def test_each_change_is_another_digest(tmp_path, change):
     ("projects", "words"),
     [
         ({"/no/such/project": ""}, ["/no/such/project", "does not exist"]),
+        ({"x" * 300: ""}, ["cannot be read: File name too long", "xxx", ".launchignore"]),
         ({".": "../elsewhere"}, ["'../elsewhere'", "outside"]),
         ({".": "/etc"}, ["'/etc'", "outside"]),
     ],

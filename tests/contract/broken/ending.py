@@ -122,7 +122,11 @@ class ReportsALossBeforeItsProgramsEnd(Local):
 # ---- cancel --------------------------------------------------------------------------------------------------
 
 
-@caught_by("test_cancel_ends_a_running_app", "test_cancel_after_the_end_changes_nothing")
+@caught_by(
+    "test_cancel_ends_a_running_app",
+    "test_cancel_right_after_schedule_ends_the_app",
+    "test_cancel_after_the_end_changes_nothing",
+)
 class CancelsInWordsOnly(ChangesWhatIsTold):
     """Its processes continue, and ended apps are also reported as cancelled."""
 

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import Capability, LogChunk, spec_hash
-from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.testing._base import until
 from airflow_provider_launch.testing.example_scheduler import AppThread
@@ -106,6 +111,14 @@ class TakesADeletionForAnOutage(_SeesItDeleted):
 class LaunchesAgainWhatWasDeleted(_SeesItDeleted):
     def resume(self, dryrun_info: Any) -> str:
         return Threads.schedule(self, dryrun_info)
+
+
+@caught_by("test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted")
+class LaunchesNothing(Threads):
+    """The launch fails before another user can delete its app."""
+
+    def schedule(self, dryrun_info: Any) -> str:
+        raise SchedulerRejectedError("the quota is used up")
 
 
 class _SecondLife(AppThread):
