@@ -122,8 +122,12 @@ def prefixed_only(model: PipelineModel, step: TaskStep, parameters: Iterable[str
     declared = _declared(model, step)
     names = [name for name in parameters if is_name(name)]
     undeclared = [name for name in names if name not in declared]
-    taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
+    taken = [name for name in names if name in declared and _is_taken(name)]
     return undeclared, taken
+
+
+def _is_taken(name: str) -> bool:
+    return name in _TAKEN or name.startswith(_TAKEN_PREFIXES)
 
 
 def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
@@ -183,7 +187,10 @@ def _program(step: TaskStep, place: Placement, inputs: Inputs) -> tuple[str, lis
     names = None if step.returns is None else [item.name for item in step.returns]
     if step.command_type == "shell":
         pack = _PACK.format(shlex.join([sys.executable, str(_program_path()), "pack"])) if place.type == LOCAL else ":"
-        return settings.shell, [*shlex.split(settings.shell_options), *shell_arguments(step.command, names, pack)]
+        own = {*step.args, *settings.env}
+        given = {name for name in inputs.parameters if name not in own or _is_taken(name)}
+        script = shell_arguments(step.command, names, pack, {*given, *inputs.secrets})
+        return settings.shell, [*shlex.split(settings.shell_options), *script]
     arguments = ["function", step.command]
     if step.command_type == "notebook":
         folder = _folder_in_app(place, inputs)
