@@ -101,11 +101,13 @@ def _read(
     if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
-    executor, catalog = ExecutorSection(), CatalogSection()
+    executor, catalog, own_name = ExecutorSection(), CatalogSection(), ""
     parameters: dict[str, Any] = {}
     for section in sections:
         fields = Fields(section, (), problems)
         top = fields.read(_Top, "a pipeline", _additions(section))
+        if section is document:
+            own_name = top.name
         if top.executor is not None:
             executor = _executor(fields, fields.used["executor"])
         if top.parameters is not None:
@@ -118,7 +120,7 @@ def _read(
         return None
     return PipelineModel(
         graph=graph,
-        name=str(document.data.get("name") or name),
+        name=own_name or name,
         folder=folder,
         executor=executor,
         parameters={**reader.parameters, **parameters},
