@@ -114,6 +114,10 @@ class Attempt:
         self.record.data_dir = str(folder)
         self.save()
         self._copy_project(folder)
+        if step.catalog.compute_data_folder:
+            inner = folder / step.catalog.compute_data_folder
+            inner.mkdir(parents=True, exist_ok=True)
+            inner.chmod(folder.stat().st_mode)
         self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder

@@ -296,6 +296,7 @@ class DeskRun:
             step, place = rendered(step, placement(model, step), values, self._folder.name)
             if step.catalog and (patterns := step.catalog.project or model.project):
                 copy_project(code_folder(model, place.settings, step), patterns, folder)
+            (folder / step.catalog.compute_data_folder).mkdir(parents=True, exist_ok=True)
             is_python = step.command_type in ("python", "notebook")
             catalog.get([*step.catalog.get, *(objects.files if is_python else ())], folder)
             inputs = Inputs(
