@@ -146,31 +146,14 @@ def joined(name: str) -> str:
     return "".join(parts)
 
 
-def watched_variables() -> set[str]:
-    """Return a set that receives the names of the variables that are set from now on, also to the same value."""
-    written: set[str] = set()
-
-    class Watched(type(os.environ)):  # type: ignore[misc]  # the class has no public name
-        def __setitem__(self, name: str, text: str) -> None:
-            super().__setitem__(name, text)
-            written.add(name)
-
-    os.environ.__class__ = Watched
-    return written
-
-
 def changed_variables(
-    before: typing.Mapping[str, str],
-    after: typing.Mapping[str, str],
-    names: list[str],
-    written: typing.Container[str] = (),
+    before: typing.Mapping[str, str], after: typing.Mapping[str, str], names: list[str]
 ) -> dict[str, typing.Any]:
     """Return the parameters and metrics that a program set as variables, as magnus allows."""
     found: dict[str, typing.Any] = {}
     for name, text in after.items():
         bare = next((name[len(prefix) :] for prefix in PARAMETERS if name.startswith(prefix)), "")
-        is_left_alone = before.get(name) == text and name not in written
-        if is_left_alone or not (name.startswith(TRACKED) or (bare and (not names or bare in names))):
+        if before.get(name) == text or not (name.startswith(TRACKED) or (bare and (not names or bare in names))):
             continue
         try:
             found[bare or name] = json.loads(text)
@@ -232,13 +215,19 @@ def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]
         sys.exit("%s is an async generator, whose stream has no reader here; return the last value instead" % name)
     given = arguments_of(function, parameters)
     before = dict(os.environ)
-    written = watched_variables()
+
+    class Environment(type(os.environ)):  # type: ignore[misc]  # the class has no public name
+        def __setitem__(self, name: str, text: str) -> None:
+            super().__setitem__(name, text)
+            before.pop(name, None)  # it is returned, also with the same value
+
+    os.environ.__class__ = Environment
     result = function(**given)
     if inspect.iscoroutine(result):
         import asyncio
 
         result = asyncio.run(result)
-    found = changed_variables(before, os.environ, names, written)
+    found = changed_variables(before, os.environ, names)
     left = [name for name in names if name not in found]
     returned = values_of(result, left) if left or not names else {}
     return {**found, **{name: kept(name, value) for name, value in returned.items()}}
