@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import sys
+from pathlib import Path
 
 from airflow_provider_launch._airflow import AirflowPlugin, conf
 
@@ -39,6 +40,17 @@ class LaunchPlugin(AirflowPlugin):
         if forks_tasks():
             for module in MODULES:
                 importlib.import_module(f"airflow_provider_launch.{module}")
+            _parse_small_pipeline()
+
+
+def _parse_small_pipeline() -> None:
+    """Build what the first parse of a pipeline builds: the validators of its fields and of the options."""
+    from airflow_provider_launch.pipelines.dags import dag_from_model
+    from airflow_provider_launch.pipelines.validation import load_document
+
+    step = {"type": "task", "command_type": "shell", "command": "true", "next": "success"}
+    model = load_document({"dag": {"start_at": "step", "steps": {"step": step}}}, Path(), "preload")
+    dag_from_model(model, auto_register=False)
 
 
 def forks_tasks() -> bool:

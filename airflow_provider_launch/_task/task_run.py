@@ -135,6 +135,10 @@ class TaskRun(ABC):
             is_killed: the task was killed, or has timed out.
         """
 
+    def _check(self) -> None:
+        """Called often while the app is followed; raises to stop."""
+        self._killer.check()
+
     def _continued(self, event: Mapping[str, Any], handle: str) -> FollowProgress:
         """Return where to continue after the trigger has stopped with this event, or raise its error."""
         reason, text = (str(event.get(name) or "") for name in ("reason", "text"))
@@ -166,7 +170,7 @@ class TaskRun(ABC):
         from airflow_provider_launch._task.follow_app import AppFollow
 
         return AppFollow(
-            self._task, self._ti, self._scheduler, handle, options, progress, self._killer.check,
+            self._task, self._ti, self._scheduler, handle, options, progress, self._check,
             is_new=is_new, is_known=is_known, is_part=is_part, on_change=on_change,
         )  # fmt: skip
 

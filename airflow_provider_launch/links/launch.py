@@ -177,7 +177,9 @@ async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str,
 
 
 def show_request(operator: Any, ti: Any) -> None:
-    """Show the link to the request now, and the request on the linked page."""
+    """Show the link to the request now, and the request on the linked page, if the operator has this link."""
+    if not any(isinstance(link, RequestLink) for link in operator.operator_extra_links):
+        return
     with contextlib.suppress(Exception):
         _send_rendered_fields(operator)
         # Once is enough; rendering all fields again at the end takes some milliseconds.

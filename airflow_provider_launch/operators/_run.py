@@ -114,16 +114,16 @@ class OperatorRun(TaskRun):
         app = launch_app(app, op, self._ti, self._hook, sources)
         self._roles = app.roles
         handle = attempt.acquire(app, cfg)
-        if op.do_xcom_push:
+        if op.do_xcom_push and op._pushes_app:  # noqa: SLF001 - for operators built on this one
             self._ti.xcom_push("handle", clean_text(handle))
         if attempt.value is not None:
-            self._push_app(attempt.value)
+            self._push_success(attempt.value)
             return attempt.value
         self._killer.check()
         places = self._mask_secrets(app, cfg)
         if not op.wait:
             value = as_xcom(handle, self._wait_for_start(handle), roles=app.roles)
-            self._push_app(value)
+            self._push_success(value)
             return value
         progress = self._progress()
         if op.deferrable and (attempt.adopted is None or not is_terminal(attempt.adopted.state)):
@@ -188,6 +188,10 @@ class OperatorRun(TaskRun):
         if response is None:
             raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
         return response, follow.tails
+
+    def _check(self) -> None:
+        super()._check()
+        self._op._app_runs()  # noqa: SLF001 - for operators built on this one
 
     def _read_result(self, ended: DescribeAppResponse) -> None:
         """Read the result while the rest of the log is read.
@@ -270,6 +274,10 @@ class OperatorRun(TaskRun):
 
     # ---- conclude --------------------------------------------------------------------------------------------
 
+    def _push_success(self, outcome: Mapping[str, Any]) -> None:
+        if self._op._pushes_app:  # noqa: SLF001 - for operators built on this one
+            self._push_app(outcome)
+
     def _conclude(
         self, handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]
     ) -> dict[str, Any]:
@@ -281,7 +289,7 @@ class OperatorRun(TaskRun):
         if response.state == AppState.SUCCEEDED:
             self._attempt.has_succeeded = True
             # Before the result, which may be wrong.
-            self._push_app(as_xcom(handle, response, roles=self._roles))
+            self._push_success(as_xcom(handle, response, roles=self._roles))
             if not self._results:
                 self._results.append(self._retry(result_of, self._scheduler, self._attempt.app_id, op.results))
             value = as_xcom(handle, response, self._results[0], roles=self._roles)

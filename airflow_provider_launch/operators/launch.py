@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, XComArg
 
@@ -29,7 +29,7 @@ from airflow_provider_launch.operators.templates import (
 
 if TYPE_CHECKING:
     import jinja2
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
     from airflow_provider_launch._task.callbacks import Callback
@@ -119,7 +119,7 @@ class LaunchAppOperator(BaseOperator):
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is set during execution. If the link could not store it then, Airflow stores it here.
     overwrite_rtif_after_execution = True
-    operator_extra_links = (
+    operator_extra_links: Collection[BaseOperatorLink] = (
         SchedulerLink(),
         JobDefinitionLink(),
         QueueLink(),
@@ -127,6 +127,8 @@ class LaunchAppOperator(BaseOperator):
         RequestLink(),
     )
     ui_color = "#d9ecf2"
+    _pushes_app: ClassVar[bool] = True
+    """Whether XComs `handle` and, after a success, `app` are pushed; operators built on this one may have their own."""
 
     def __init__(
         self,
@@ -387,6 +389,9 @@ class LaunchAppOperator(BaseOperator):
             InvalidAppError: the outcome has no such value.
         """
         return outcome
+
+    def _app_runs(self) -> None:
+        """Called at least each 0.2 s while a worker follows the app; for operators built on this one."""
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
         """Handle the last status of the app; for operators built on this one."""

@@ -121,8 +121,12 @@ def prefixed_only(model: PipelineModel, step: TaskStep, parameters: Iterable[str
     declared = _declared(model, step)
     names = [name for name in parameters if is_name(name)]
     undeclared = [name for name in names if name not in declared]
-    taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
+    taken = [name for name in names if name in declared and _is_taken(name)]
     return undeclared, taken
+
+
+def _is_taken(name: str) -> bool:
+    return name in _TAKEN or name.startswith(_TAKEN_PREFIXES)
 
 
 def _declared(model: PipelineModel, task: TaskStep) -> set[str]:
@@ -182,7 +186,10 @@ def _program(step: TaskStep, place: Placement, inputs: Inputs) -> tuple[str, lis
     names = None if step.returns is None else [item.name for item in step.returns]
     if step.command_type == "shell":
         pack = _PACK.format(shlex.join([sys.executable, str(_program_path()), "pack"])) if place.type == LOCAL else ":"
-        return settings.shell, [*shlex.split(settings.shell_options), *shell_arguments(step.command, names, pack)]
+        own = {*step.args, *settings.env}
+        given = {name for name in inputs.parameters if name not in own or _is_taken(name)}
+        script = shell_arguments(step.command, names, pack, {*given, *inputs.secrets})
+        return settings.shell, [*shlex.split(settings.shell_options), *script]
     arguments = ["function", step.command]
     if step.command_type == "notebook":
         folder = _folder_in_app(place, inputs)
@@ -203,7 +210,10 @@ def _program_path() -> Path:
 @cache
 def _program_text() -> str:
     """Return the program as one line, because AWS Batch limits a request, which holds it twice, to 24 KB."""
-    data = base64.b64encode(zlib.compress(_program_path().read_bytes(), 9)).decode()
+    _, text, code = _program_path().read_text(encoding="utf-8").split('"""', 2)
+    # Without its docstring, but with the same line numbers.
+    code = "\n" * text.count("\n") + code
+    data = base64.b64encode(zlib.compress(code.encode(), 9)).decode()
     return f"import base64, zlib; exec(compile(zlib.decompress(base64.b64decode('{data}')), 'program.py', 'exec'))"
 
 

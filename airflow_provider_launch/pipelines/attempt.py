@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -15,6 +17,7 @@ from airflow_provider_launch._airflow import AirflowSkipException
 from airflow_provider_launch._task.errors import FinalAppError
 from airflow_provider_launch.operators._record import NextStep, RecordStore, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
+from airflow_provider_launch.pipelines.executors import LOCAL
 from airflow_provider_launch.pipelines.folders import private_folder, remove_folder
 from airflow_provider_launch.pipelines.gates import skipped
 from airflow_provider_launch.pipelines.identities import (
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.statuses import RoleStatus
 
 XCOM_KEY = "attempt"
+_SMALL_S = 1.0
+"""Seconds after which a step on local processes is no longer small."""
 
 
 class Attempt:
@@ -55,6 +60,7 @@ class Attempt:
         self._items: list[CatalogItem] = []
         self._is_app_alive = False
         self._kept: list[dict[str, Any]] | None = None
+        self._save_at = math.inf
         self.record = record
 
     @classmethod
@@ -114,6 +120,10 @@ class Attempt:
         self.record.data_dir = str(folder)
         self.save()
         self._copy_project(folder)
+        if step.catalog.compute_data_folder:
+            inner = folder / step.catalog.compute_data_folder
+            inner.mkdir(parents=True, exist_ok=True)
+            inner.chmod(folder.stat().st_mode)
         self._items += self._catalog().get([*step.catalog.get, *objects], folder)
         self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
@@ -234,8 +244,18 @@ class Attempt:
         shown = {name: getattr(settings, name) for name in ("image", "env", "cpu", "gpu", "memory_mb", "replicas")}
         record.config = _masked({"conn_id": self._op.launch_conn_id, **shown, **cfg})
         record.parameters = _masked(parameters)
-        self.save()
+        self._save_at = time.monotonic() + (_SMALL_S if self._place.type == LOCAL else 0)
+        self.save_running()
         self._is_app_alive = True
+
+    def save_running(self) -> None:
+        """Save the record while the app runs, in case this worker is killed; of local processes not at once.
+
+        Most small steps have ended by then, and are saved at their end.
+        """
+        if time.monotonic() >= self._save_at:
+            self._save_at = math.inf
+            self.save()
 
     def note_end(self, statuses: Sequence[RoleStatus]) -> None:
         """Record which images ran."""

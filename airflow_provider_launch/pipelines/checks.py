@@ -226,9 +226,9 @@ def _maps(model: PipelineModel) -> Iterator[Problem]:
         if all(isinstance(one, StubStep) or (isinstance(one, TaskStep) and one.returns is not None) for one in before):
             known |= {item.name for one in before if isinstance(one, TaskStep) for item in one.returns or ()}
             if wanted not in known:
+                cure = closest(wanted, known) if known else "add it to 'parameters', or to 'returns' of an earlier step"
                 yield Problem(
-                    f"'{field}' names {wanted!r}, which is neither a parameter nor returned by an earlier step; "
-                    f"{closest(wanted, known)}",
+                    f"'{field}' names {wanted!r}, which is neither a parameter nor returned by an earlier step; {cure}",
                     _at(step, around),
                 )
 

@@ -181,7 +181,7 @@ class DeskRun:
 
     def _conditional(self, step: ConditionalStep, task_id: str, key: str, state: _State) -> bool:
         value = state.known.values.get(step.parameter)
-        case = next((text for text in (parameters.as_text(value), str(value)) if text in step.branches), None)
+        case = parameters.chosen_case(value, step.branches)
         graph = step.default if case is None else step.branches[case]
         if graph is None:
             return self._fail(
@@ -196,7 +196,7 @@ class DeskRun:
         scope = "/".join([*state.scopes[-1:], task_id.removeprefix(state.group).replace(".", "/")])
         try:
             on = step.iterate_on
-            items = list(on) if isinstance(on, tuple) else parameters.iterated(on, state.known.values.get(on))
+            items = list(on) if isinstance(on, tuple) else parameters.iterated(on, state.known.values)
         except InvalidAppError as error:
             return self._fail(key, error)
         before, outcomes, each = state.branch(), [], []
@@ -296,6 +296,7 @@ class DeskRun:
             step, place = rendered(step, placement(model, step), values, self._folder.name)
             if step.catalog and (patterns := step.catalog.project or model.project):
                 copy_project(code_folder(model, place.settings, step), patterns, folder)
+            (folder / step.catalog.compute_data_folder).mkdir(parents=True, exist_ok=True)
             is_python = step.command_type in ("python", "notebook")
             catalog.get([*step.catalog.get, *(objects.files if is_python else ())], folder)
             inputs = Inputs(

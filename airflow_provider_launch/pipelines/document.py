@@ -30,6 +30,8 @@ class Document:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     shared: frozenset[KeyPath] = frozenset()
     """Top-level keys whose values an alias uses elsewhere in the file."""
+    written: Mapping[KeyPath, str] = field(default_factory=dict)
+    """How the file writes the values that YAML does not read as text: `on`, `1.10`."""
 
     def place(self, path: KeyPath, step: str = "") -> Place:
         """Return the position of a key, or of its nearest parent."""
@@ -68,7 +70,7 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
         return Document({}, name), [Problem(f"is not valid YAML: {reason}", Place(name, mark.line + 1 if mark else 0))]
     finally:
         loader.dispose()
-    return Document(data, name, builder.lines, builder.shared), builder.problems
+    return Document(data, name, builder.lines, builder.shared, builder.written), builder.problems
 
 
 def read_text(path: Path) -> str:
@@ -118,6 +120,7 @@ class _Builder:
         self._loader = loader
         self._file = file
         self.lines: dict[KeyPath, int] = {}
+        self.written: dict[KeyPath, str] = {}
         self.problems: list[Problem] = []
         self._open: list[int] = []
         self._first: dict[int, KeyPath] = {}
@@ -154,7 +157,10 @@ class _Builder:
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
                 return [self.build(item, (*path, at)) for at, item in enumerate(node.value)]
-            return self._scalar(node)
+            value = self._scalar(node)
+            if value is not None and not isinstance(value, (str, bytes)):
+                self.written[path] = node.value
+            return value
         finally:
             self._open.pop()
 
@@ -169,19 +175,19 @@ class _Builder:
             self.problems.append(Problem(f"{node.value!r} is not a valid value: {error}; quote it", self._place(node)))
             return None
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
-        data: dict[Any, Any] = {}
-        own: set[Any] = set()
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        own: set[str] = set()
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 for key, value in self._merged(value_node, path):
                     data.setdefault(key, value)
                 continue
-            # Keys must be text; lists and mappings are not hashable.
-            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else []
-            if not isinstance(key, Hashable):
+            if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem("a key must be text", self._place(key_node)))
                 continue
+            # As it is written, because YAML reads `on` and `no` as true and false, and `010` as 8.
+            key = key_node.value
             if key in own:
                 self.problems.append(Problem(f"{key!r} is given twice; keep one", self._place(key_node)))
             own.add(key)

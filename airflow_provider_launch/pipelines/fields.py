@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from datetime import date
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -18,6 +19,10 @@ from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.document import Document, KeyPath
 
+_NOT_TEXT = ("string_type", "dataclass_type")
+"""Errors of pydantic for a value that must be text, or text that stands for a mapping."""
+_SCALARS = (bool, int, float, date)
+"""Types that YAML gives to text without quotes."""
 T = TypeVar("T")
 Reason = tuple[str, tuple[int | str, ...]]
 Inner = Callable[["Rule", Hashable], Any]
@@ -106,10 +111,11 @@ class Rule:
                 yield f"{given} is not a valid {[self.name, *item['loc']][-1]}; {cure}", item["loc"]
             else:
                 at = item["loc"][:1]
+                cure = "; quote it" if item["type"] in _NOT_TEXT and type(item["input"]) in _SCALARS else ""
                 if at and isinstance(at[0], int) and isinstance(value, list):
-                    yield f"must be {self.expected}, not {_shown(value[at[0]])}", at
+                    yield f"must be {self.expected}, not {_shown(value[at[0]])}{cure}", at
                 else:
-                    yield f"must be {self.expected}, not {_shown(value)}", ()
+                    yield f"must be {self.expected}, not {_shown(value)}{cure}", ()
                 return
 
 
@@ -198,6 +204,8 @@ class Fields:
                 self.wrong(key, f"means the same as {self.used[rule.name]!r}; keep one")
             elif value is not None:
                 self.used[rule.name] = key
+                if rule.expected == "text":
+                    value = self.document.written.get((*self.path, key), value)  # noqa: PLW2901 - of the same field
                 found, reasons = (inner(rule, key), []) if inner and not rule.expected else rule.check(value)
                 for text, path in reasons:
                     self.wrong(key, text, *path)

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, TriggerRule
 from airflow_provider_launch._airflow import AirflowFailException, AirflowSkipException, conf
 from airflow_provider_launch.pipelines import parameters
 from airflow_provider_launch.pipelines.ids import folder_of
+from airflow_provider_launch.pipelines.problems import closest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,12 +275,11 @@ class CaseGate(_Gate):
         """Pass or skip."""
         known, _ = known_parameters(context, self.sources, self.scope)
         if self.parameter not in known.values:
-            there = ", ".join(sorted(known.values)) or "none"
-            raise AirflowFailException(f"there is no parameter {self.parameter!r}; there are {there}")
+            raise AirflowFailException(
+                f"there is no parameter {self.parameter!r}; {closest(self.parameter, known.values)}"
+            )
         value = known.values[self.parameter]
-        texts = {parameters.as_text(value), str(value)}
-        matches = not texts & set(self.cases) if self.case is None else self.case in texts
-        if not matches:
+        if parameters.chosen_case(value, self.cases) != self.case:
             raise AirflowSkipException(f"{self.parameter} is {value!r}")
         self.log.info("%s is %r", self.parameter, value)
 
@@ -297,7 +297,7 @@ class CaseCheck(_Gate):
         """Pass or fail."""
         known, _ = known_parameters(context, self.sources, self.scope)
         value = known.values.get(self.parameter)
-        if not {parameters.as_text(value), str(value)} & set(self.cases):
+        if parameters.chosen_case(value, self.cases) is None:
             raise AirflowFailException(
                 f"parameter {self.parameter!r} is {value!r}, but the conditional has only branches for "
                 f"{', '.join(self.cases)} and no 'default'"
@@ -324,7 +324,7 @@ class FanOut(_Gate):
         with final_errors():
             known, _ = known_parameters(context, self.sources, self.scope)
             on = self.iterate_on
-            items = parameters.iterated(on, known.values.get(on)) if isinstance(on, str) else list(on)
+            items = parameters.iterated(on, known.values) if isinstance(on, str) else list(on)
         self.log.info("the list has %d elements", len(items))
         limit = conf.getint("core", "max_map_length", fallback=1024)
         if len(items) > limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -41,6 +41,7 @@ Patterns = Annotated[
     BeforeValidator(as_list),
     Field(description="a string or a list of strings"),
 ]
+_Folder = Annotated[Text, AfterValidator(_inside)]
 _GONE_COMMANDS = {
     "python-lambda": "write a function in a module",
     "python-function": "write python",
@@ -127,6 +128,14 @@ class Catalog:
     project: Patterns = ()
     """Patterns of files of the project to copy into the task's folder before `get`: `scripts/**`. A pattern that ends
     in `/` also makes the folder. Paths start in `code_dir`, by default in the folder of the file."""
+    compute_data_folder: _Folder = ""
+    """Folder in the task's folder where the paths of `get` and `put` start; it exists when the task starts. Default:
+    that of the pipeline's `catalog`, else the task's folder."""
+
+    def below(self, folder: str) -> Catalog:
+        """Return the catalog with `get` and `put` as paths of the task's folder, which start in one of its folders."""
+        get, put = (tuple(str(PurePosixPath(folder, path)) for path in paths) for paths in (self.get, self.put))
+        return replace(self, get=get, put=put, compute_data_folder=folder) if folder else self
 
     def __bool__(self) -> bool:
         return bool(self.get or self.put or self.project)
@@ -140,6 +149,7 @@ class CatalogSection:
     location: Annotated[Text, Key(("catalog_location", "path"))] = ""
     conn_id: Text = ""
     project: Patterns = ()
+    compute_data_folder: _Folder = ""
 
 
 @dataclass(frozen=True)

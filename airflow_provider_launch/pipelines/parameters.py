@@ -8,13 +8,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_launch.pipelines.problems import closest
 from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.type_check import shown
 from airflow_provider_launch.util.untrusted import UntrustedError, inflate, parse_json
 
 REDUCERS: dict[str, Callable[[list[Any]], Any]] = {
@@ -95,6 +97,18 @@ def as_value(text: str) -> Any:
 def as_text(value: Any) -> str:
     """Return a value as the text of an environment variable: text unchanged, else JSON."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def chosen_case(value: Any, cases: Collection[str]) -> str | None:
+    """Return which case of a conditional stands for a value; None if none does.
+
+    A case is the value as text, or for true and false any of their words in YAML: a file may write `yes` for both.
+    """
+    texts = [as_text(value), str(value)]
+    if isinstance(value, bool):
+        words = ("true", "yes", "on") if value else ("false", "no", "off")
+        texts += [text for word in words for text in (word, word.title(), word.upper())]
+    return next((text for text in texts if text in cases), None)
 
 
 def returned_values(
@@ -213,18 +227,21 @@ def add_to_path(*folders: Path) -> None:
     sys.path.extend(dict.fromkeys(str(folder) for folder in folders if str(folder) not in sys.path))
 
 
-def iterated(name: str, value: Any) -> list[Any]:
+def iterated(name: str, values: Mapping[str, Any]) -> list[Any]:
     """Return the list that a map iterates over.
 
     Raises:
-        InvalidAppError: the value is not a list.
+        InvalidAppError: no earlier step returned it, or it is not a list.
     """
+    if name not in values:
+        raise InvalidAppError(
+            f"a map iterates over {name!r}, which no earlier step has returned; {closest(name, values)}; "
+            f"correct 'iterate_on', return {name!r} from an earlier step, or add it to 'parameters'"
+        )
+    value = values[name]
     if isinstance(value, list):
         return value
-    raise InvalidAppError(
-        f"a map iterates over {name!r}, which is {value!r}; it must be a list"
-        + ("; no earlier step has returned it" if value is None else "")
-    )
+    raise InvalidAppError(f"a map iterates over {name!r}, which is {shown(value)}; return a list from its step")
 
 
 def is_name(text: str) -> bool:

@@ -215,6 +215,13 @@ def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]
         sys.exit("%s is an async generator, whose stream has no reader here; return the last value instead" % name)
     given = arguments_of(function, parameters)
     before = dict(os.environ)
+
+    class Environment(type(os.environ)):  # type: ignore[misc]  # the class has no public name
+        def __setitem__(self, name: str, text: str) -> None:
+            super().__setitem__(name, text)
+            before.pop(name, None)  # it is returned, also with the same value
+
+    os.environ.__class__ = Environment
     result = function(**given)
     if inspect.iscoroutine(result):
         import asyncio

@@ -101,24 +101,26 @@ def _read(
     if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
-    executor, catalog = ExecutorSection(), CatalogSection()
+    executor, catalog, own_name = ExecutorSection(), CatalogSection(), ""
     parameters: dict[str, Any] = {}
     for section in sections:
         fields = Fields(section, (), problems)
         top = fields.read(_Top, "a pipeline", _additions(section))
+        if section is document:
+            own_name = top.name
         if top.executor is not None:
             executor = _executor(fields, fields.used["executor"])
         if top.parameters is not None:
             parameters.update(_parameters(section, ("parameters",), problems))
         if top.catalog is not None:
             catalog = _catalog_section(fields)
-    reader = _Reader(document, folder, problems, files)
+    reader = _Reader(document, folder, problems, files, catalog.compute_data_folder)
     graph = reader.graph(("dag",), ())
     if graph is None:
         return None
     return PipelineModel(
         graph=graph,
-        name=str(document.data.get("name") or name),
+        name=own_name or name,
         folder=folder,
         executor=executor,
         parameters={**reader.parameters, **parameters},
@@ -147,17 +149,20 @@ def _catalog_section(fields: Fields) -> CatalogSection:
     if isinstance(fields.data["catalog"], str):
         return CatalogSection(location=fields.data["catalog"])
     part = fields.part("catalog")
-    found = part.read(CatalogSection, "a catalog", ("config", "compute_data_folder"))
+    found = part.read(CatalogSection, "a catalog", ("config",))
     if part.data.get("config") is None:
         return found
-    return part.part("config").read(CatalogSection, "a catalog's config", ("compute_data_folder",), **vars(found))
+    return part.part("config").read(CatalogSection, "a catalog's config", **vars(found))
 
 
 class _Reader:
     """Reads the graphs of one file and of the files that it includes."""
 
-    def __init__(self, document: Document, folder: Path, problems: list[Problem], files: tuple[Path, ...]) -> None:
+    def __init__(
+        self, document: Document, folder: Path, problems: list[Problem], files: tuple[Path, ...], data_folder: str
+    ) -> None:
         self._document = document
+        self._data_folder = data_folder
         self._folder = folder
         self._problems = problems
         self._files = files
@@ -215,11 +220,8 @@ class _Reader:
         if rule.name == "executor":
             return _executor(fields, key)
         if rule.name == "catalog":
-            part = fields.part(key)
-            if part.data.get("compute_data_folder") not in (None, "", "."):
-                text = "must be the task's folder; put the folder's name into the patterns"
-                part.wrong("compute_data_folder", text)
-            return part.read(Catalog, "a catalog", ("store_copy", "compute_data_folder"))
+            catalog = fields.part(key).read(Catalog, "a catalog", ("store_copy",))
+            return catalog.below(catalog.compute_data_folder or self._data_folder)
         if rule.name != "branches":
             return self.graph(path, (*names, "default") if rule.name == "default" else names)
         part = fields.part(key)
@@ -241,7 +243,7 @@ class _Reader:
         if not isinstance(document.data, Mapping) or "dag" not in document.data:
             fields.wrong("dag_definition", f"{text!r} has no 'dag'")
             return None
-        reader = _Reader(document, path.parent, self._problems, (*self._files, path))
+        reader = _Reader(document, path.parent, self._problems, (*self._files, path), self._data_folder)
         inner = Fields(document, (), self._problems, " / ".join(names))
         top = inner.read(_Top, "a pipeline", _additions(document))
         if top.parameters is not None:

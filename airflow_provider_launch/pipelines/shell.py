@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 # The functions and the command are separate arguments, so that errors of the command have its own line numbers.
 _RUN = 'eval "$1"; launch_command=$2; shift 2; eval "$launch_command"; launch_hand_back'
-# awk, because every image with a shell has it; it can read the environment and write JSON. Values that the command
-# left alone are not returned: those of a run may be larger than a result, and a later branch would hide a change by
-# an earlier one. A further line of a value starts with a blank, so that no value looks like another variable.
+# awk, because every image with a shell has it; it can read the environment and write JSON. Parameters of the run that
+# the command left alone are not returned: they may be larger than a result, and a later branch would hide a change by
+# an earlier one. Other declared variables are: only the launch knows values such as those of `args`, and a command may
+# export the same value again. A further line of a value starts with a blank, so that no value looks like another
+# variable.
 _FUNCTIONS = r"""launch_given=$(awk 'BEGIN {
   for (name in ENVIRON) { text = ENVIRON[name]; gsub(/\n/, "\n ", text); print name "=" text "\n" }
 }') || :
@@ -28,11 +30,11 @@ launch_hand_back() {
         }
         return "\"" found "\""
       }
-      function take(name,  text) {
+      function take(name, is_new,  text) {
         if (!(name in ENVIRON) || name in taken) return
         text = ENVIRON[name]
         gsub(/\n/, "\n ", text)
-        if (index(given "\n\n", "\n" name "=" text "\n\n")) return
+        if (!is_new && index(given "\n\n", "\n" name "=" text "\n\n")) return
         taken[name] = 1
         out = out (out == "" ? "" : ", ") quoted(name) ": " quoted(ENVIRON[name])
       }
@@ -40,8 +42,8 @@ launch_hand_back() {
       END {
         count = split(wanted, names, " ")
         for (at = 1; at <= count; at++) {
-          take(names[at]); take("MAGNUS_PRM_" names[at]); take("RUNNABLE_PRM_" names[at])
-          take("LAUNCH_PARAM_" names[at])
+          take(names[at], index(" @OWN@ ", " " names[at] " "))
+          take("MAGNUS_PRM_" names[at]); take("RUNNABLE_PRM_" names[at]); take("LAUNCH_PARAM_" names[at])
         }
         for (name in ENVIRON) if (name ~ /^MAGNUS_TRACK_./) take(name)
         if (!count) for (name in ENVIRON) if (name ~ /^(MAGNUS_PRM_|RUNNABLE_PRM_|LAUNCH_PARAM_)./) take(name)
@@ -55,7 +57,9 @@ trap launch_hand_back EXIT
 """
 
 
-def shell_arguments(command: str, returns: Iterable[str] | None, pack: str = ":") -> list[str]:
+def shell_arguments(
+    command: str, returns: Iterable[str] | None, pack: str = ":", parameters: Container[str] = ()
+) -> list[str]:
     """Return the arguments of a shell that runs `command` and then returns the environment variables that it changed.
 
     The exit code is that of the command, which may end in a comment or a here-document. If a
@@ -65,9 +69,12 @@ def shell_arguments(command: str, returns: Iterable[str] | None, pack: str = ":"
         command: for a POSIX shell.
         returns: the variables to return, with or without the prefix of a parameter. None: all with a prefix.
         pack: a command that packs a large result in place.
+        parameters: the variables that are returned only if the command changed them.
     """
     names = None if returns is None else list(returns)
     if names == []:
         return ["-c", command]
-    functions = _FUNCTIONS.replace("@NAMES@", " ".join(names or ())).replace("@PACK@", pack)
+    own = [name for name in names or () if name not in parameters]
+    functions = _FUNCTIONS.replace("@NAMES@", " ".join(names or ())).replace("@OWN@", " ".join(own))
+    functions = functions.replace("@PACK@", pack)
     return ["-c", _RUN, "sh", functions, command]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Variable
 
 from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret
+from airflow_provider_launch.links.launch import RequestLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
 
@@ -36,7 +37,9 @@ class StepOperator(LaunchAppOperator):
     """Runs one task of a pipeline.
 
     XCom `parameters` is `{returned, values, orders, index}`: the values of the task, and all that later tasks see.
-    XCom `attempt` is the record of the attempt. The others are those of `LaunchAppOperator`.
+    XCom `attempt` is the record of the attempt. `return_value`, and `app` after a failure, are those of
+    `LaunchAppOperator`. Other requests of it to Airflow are left out, because a step is often small: the log has the
+    handle and the request.
 
     Args:
         model: the pipeline.
@@ -49,8 +52,14 @@ class StepOperator(LaunchAppOperator):
     """
 
     # Without `app`, which is built when the task runs.
-    template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id", "request")
+    template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"command": "bash", "env": "json", "cfg": "json"}
+
+    overwrite_rtif_after_execution = False
+    operator_extra_links = tuple(
+        link for link in LaunchAppOperator.operator_extra_links if not isinstance(link, RequestLink)
+    )
+    _pushes_app = False
 
     def __init__(
         self,
@@ -155,6 +164,10 @@ class StepOperator(LaunchAppOperator):
     def _launched(self, context: Context) -> dict[str, Any]:
         outcome: dict[str, Any] = super().execute(context)
         return outcome
+
+    def _app_runs(self) -> None:
+        if self._attempt is not None:
+            self._attempt.save_running()
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
         if self._attempt is not None:

@@ -78,9 +78,13 @@ class PipelineRun(Run):
         for one in self.instances() if engine and self.engine != "local" else ():
             path = f"{self._path}/taskInstances/{one['task_id']}"
             path += f"/{one['map_index']}" if one["map_index"] >= 0 else ""
-            answer = self.airflow.ask("GET", f"{path}/xcomEntries/handle")
-            if answer.is_success:
-                engine.vanish(answer.json()["value"].strip('"').rpartition("/")[2])
+            # A step pushes its record, and after a failure its app.
+            for key in ("attempt", "app"):
+                answer = self.airflow.ask("GET", f"{path}/xcomEntries/{key}")
+                value = answer.json()["value"] if answer.is_success else {}
+                handle = (json.loads(value) if isinstance(value, str) else value).get("handle")
+                if handle:
+                    engine.vanish(handle.rpartition("/")[2])
 
     def clear_from(self, task_id: str) -> None:
         body = {"dry_run": False, "dag_run_id": self.run_id, "task_ids": [task_id], "only_failed": False}

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 
+from airflow_provider_launch.pipelines import load
 from airflow_provider_launch.pipelines.catalog import CatalogError, Earlier, RunCatalog, copy_project
+from airflow_provider_launch.pipelines.desk import DeskRun, new_run
 from airflow_provider_launch.pipelines.folders import FolderError
 
 
@@ -246,6 +248,41 @@ def test_a_task_with_a_catalog_sees_files_of_the_project(write, run_pipeline) ->
         """)
 
     assert ran.state == "success", ran.states
+
+
+DATA = """
+    catalog: {{type: file-system, config: {{compute_data_folder: {folder}}}}}
+    dag:
+      start_at: a
+      steps:
+        a: {{type: task, command_type: shell, command: 'echo 1 > data/x.csv; echo 2 > x.csv', catalog: {{put: "*.csv"{a}}}, next: b}}
+        b:
+          type: task
+          command_type: shell
+          command: 'export found=$(find . -type f | sort | tr "\\n" " ")'
+          returns: [found]
+          catalog: {{get: ["*.csv"], compute_data_folder: {b}}}
+          next: success
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "a", "b"),
+    [("data", "", "data"), ("data/", "", "./data"), (".", ", compute_data_folder: data", "data"), ('""', ", compute_data_folder: data", "data")],
+    ids=["of the pipeline", "other spellings", "of the task", "none of the pipeline"],
+)  # fmt: skip
+def test_paths_start_in_the_data_folder_as_in_magnus(write, run_pipeline, folder, a, b) -> None:
+    """The setting was read and ignored."""
+    path = write(DATA.format(folder=folder, a=a, b=b))
+    shown: list[str] = []
+    model = load(path)
+
+    values = DeskRun(model, new_run(model.name), shown.append).run({})
+    ran = run_pipeline(path)
+
+    assert (values or {}).get("found") == "./data/x.csv ", shown
+    assert ran.state == "success"
+    assert ran.returned("b") == {"found": "./data/x.csv "}
 
 
 def test_the_location_of_the_catalog_is_a_template(run_pipeline, tmp_path: Path, monkeypatch) -> None:

@@ -136,15 +136,10 @@ REQUESTS = [
     "PATCH run",
     "PUT rtif",
     "GET parameters",
-    "PUT launch_attempts",
     "GET launch_local_default",
     "GET launch",
     "PUT launch",
     "PUT launch",
-    "PUT rtif",
-    "POST launch_link_request",
-    "POST handle",
-    "POST app",
     "PUT launch",
     "POST parameters",
     "PUT launch_attempts",
@@ -169,8 +164,70 @@ def test_a_small_step_sends_no_more_requests_than_these(write, monkeypatch):
     assert run_task(dag.get_task("s0"), api).state == "success"
     api.store, api.calls = {}, []  # the store of each task is its own
 
-    assert run_task(dag.get_task("s1"), api).state == "success"
+    ran = run_task(dag.get_task("s1"), api)
 
+    assert ran.state == "success"
+    # The log has what other launches show by requests.
+    assert ran.logged("launched local://launch_local_default/")
+    assert ran.logged("Request to scheduler local")
     # Heartbeats depend on time.
     sent = [f"{method} {path.rpartition('/')[2]}" for method, path in api.calls]
     assert [one for one in sent if one != "PUT heartbeat"] == REQUESTS
+
+
+STORED = "launch_attempts"
+
+
+def one_step(command: str, executor: str = "local") -> str:
+    step = {**TASK, "command": command, "next": "success", "airflow": {"unavailable_for_s": 0}}
+    return yaml.safe_dump({"executor": executor, "dag": {"start_at": "a", "steps": {"a": step}}})
+
+
+def test_a_step_that_is_not_small_is_recorded_while_it_runs(write):
+    """If its worker is killed, the record shows that the attempt was there, and with which code and settings."""
+    from airflow_provider_launch.pipelines import dag_from_file
+    from tests.airflow.support import FakeExecutionApi, run_task
+
+    api = FakeExecutionApi()
+    records: list[dict] = []
+    api.on_call = lambda method, parts, body: (
+        records.append(body["value"][-1]) if parts[-1] == STORED and body else None
+    )
+
+    assert run_task(dag_from_file(write(one_step("sleep 2"))).get_task("a"), api).state == "success"
+
+    running, ended = records
+    assert (running["state"], running["ended"], ended["state"]) == ("RUNNING", "", "SUCCEEDED")
+    assert running["code"] == ended["code"] != []
+    assert running["config"]["conn_id"] == "launch_local_default"
+
+
+def test_a_step_of_another_executor_is_recorded_before_its_launch(write, monkeypatch):
+    """A launch on a cluster takes seconds, in which the worker may be killed."""
+    from airflow_provider_launch.pipelines import dag_from_file
+    from tests.airflow.support import FakeExecutionApi, run_task
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    api = FakeExecutionApi()
+
+    assert run_task(dag_from_file(write(one_step("true", "slurm"))).get_task("a"), api).state != "success"
+
+    sent = [path.rpartition("/")[2] for _, path in api.calls]
+    assert sent.index(STORED) < sent.index("launch_slurm_default")
+
+
+def test_a_step_pushes_its_record_and_after_a_failure_its_app(run_pipeline):
+    ran = run_pipeline("""
+        dag:
+          start_at: good
+          steps:
+            good: {type: task, command_type: shell, command: "true", next: bad}
+            bad: {type: task, command_type: shell, command: exit 3, next: success}
+        """)
+
+    good, bad = ran.xcom("good", "attempt"), ran.xcom("bad", "app")
+    assert (good["state"], good["exit_codes"]) == ("SUCCEEDED", {"task": [0]})
+    assert ran.xcom("good", "return_value")["handle"] == good["handle"] != ""
+    assert (bad["state"], bad["roles"]) == ("FAILED", {"task": [3]})
+    assert bad["handle"].startswith("local://launch_local_default/")
+    assert [ran.xcom(task, key) for task, key in (("good", "app"), ("good", "handle"), ("bad", "handle"))] == [None] * 3

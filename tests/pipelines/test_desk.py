@@ -134,6 +134,31 @@ def test_patches_templates_secrets_and_attempts(write, monkeypatch, tmp_path) ->
     assert {"== a: mocked", "== b: attempt 2"} <= set(shown)
 
 
+@pytest.mark.parametrize(
+    ("command", "on", "expected"),
+    [
+        ("export LAUNCH_PARAM_chunks=[1]", "chunk", "which no earlier step has returned; did you mean 'chunks'?"),
+        ("true", "chunk", "or add it to 'parameters'"),
+        ("export LAUNCH_PARAM_chunks=1", "chunks", "'chunks', which is 1; return a list from its step"),
+    ],
+)
+def test_a_list_that_a_map_does_not_find_is_named_with_its_cure(write, command, on, expected) -> None:
+    """A step without `returns` may return any name, so the error comes when the map starts."""
+    shown: list[str] = []
+    model = load(
+        write(f"""
+        dag:
+          start_at: a
+          steps:
+            a: {{type: task, command_type: shell, command: "{command}", next: m}}
+            m: {{type: map, iterate_on: {on}, iterate_as: x, next: success, branch: {{start_at: b, steps: {{b: {{type: stub, next: success}}}}}}}}
+        """)
+    )
+
+    assert DeskRun(model, new_run(model.name), shown.append).run({}) is None
+    assert expected in shown[-1]
+
+
 def test_settings_are_templates_at_the_desk(write) -> None:
     shown: list[str] = []
     config = "{env: {DAY: '{{ ds }}'}, shell_options: '{{ params.how }}', cpu: '{{ params.n }}'}"

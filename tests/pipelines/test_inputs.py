@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_launch.pipelines import dag_from_file, executors
 from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
+from airflow_provider_launch.pipelines.parameters import returned_values
 from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef
@@ -65,6 +66,65 @@ def test_arguments_are_variables_of_a_shell_command(write):
     ran = started(built(path, {})[0])
 
     assert ran.stdout == f"2026-01-02 {os.environ['PATH']}\n"
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+@pytest.mark.parametrize(
+    ("fields", "parameters", "command", "expected"),
+    [
+        ({"args": {"day": "x"}}, {}, "export day=x", "x"),
+        ({"args": {"day": "x"}}, {}, "export day=y", "y"),
+        ({"args": {"day": "x"}}, {}, "export MAGNUS_PRM_day=x", "x"),
+        ({"args": {"day": "x"}}, {}, "export MAGNUS_PRM_day=y", "y"),
+        ({"args": {"day": "x"}}, {"day": "of the run"}, "export day=x", "x"),
+        ({"args": {"day": "$other"}}, {"day": "of the run", "other": "x"}, "true", "x"),
+        ({"executor": {"type": "local", "config": {"env": {"day": "x"}}}}, {}, "export day=x", "x"),
+        ({"executor": {"type": "local", "config": {"env": {"day": "x"}}}}, {"day": "of the run"}, "export day=x", "x"),
+        ({}, {"day": "x"}, "export day=x", "x"),
+        ({}, {"day": "x"}, "export MAGNUS_PRM_day=y", "y"),
+    ],
+)
+def test_a_command_returns_a_variable_that_it_sets_to_the_value_that_it_has(
+    write, tmp_path, shell, fields, parameters, command, expected
+):
+    """The step failed with "did not return day", or gave the value of the run to later steps."""
+    path = write(one(command_type="shell", command=command, returns=["day"], **fields))
+    role, _ = built(path, parameters)
+    role.entrypoint = shell
+
+    ran = started(role, LAUNCH_RESULT_PATH=str(tmp_path / "result"))
+
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads((tmp_path / "result").read_text())
+    assert returned_values(document, ["day"], given=parameters, step="one") == {"day": expected}
+
+
+def test_a_variable_of_the_program_around_it_is_returned(write, tmp_path):
+    path = write(one(command_type="shell", command="export ZONE=UTC", returns=["ZONE"]))
+
+    started(built(path, {})[0], LAUNCH_RESULT_PATH=str(tmp_path / "result"), ZONE="UTC")
+
+    assert json.loads((tmp_path / "result").read_text()) == {"$env": {"ZONE": "UTC"}}
+
+
+def test_a_secret_that_a_command_leaves_alone_is_not_returned(write, tmp_path):
+    path = write(one(command_type="shell", command="true", returns=["TOKEN"], secrets=["TOKEN"]))
+    task = dag_from_file(path).get_task("one")
+    app, _ = build_app(task.model, task.step, task.place, Inputs(secrets={"TOKEN": "hush"}))
+
+    started(app.roles[0], LAUNCH_RESULT_PATH=str(tmp_path / "result"))
+
+    assert json.loads((tmp_path / "result").read_text()) == {"$env": {}}
+
+
+def test_a_function_returns_a_variable_that_it_sets_to_the_value_that_it_has(write, tmp_path):
+    write("import os\ndef step(day):\n    os.environ['MAGNUS_PRM_day'] = day\n", "mine_of_same.py")
+    role, _ = built(write(one(command="mine_of_same.step", args={"day": "x"}, returns=["day"])), {})
+
+    ran = started(role, LAUNCH_RESULT_PATH=str(tmp_path / "result"))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert json.loads((tmp_path / "result").read_text()) == {"day": "x"}
 
 
 def test_functions_have_parameters_as_variables(write):

@@ -528,6 +528,9 @@ ROWS = {
         "runnable 11: an async function",
         "test_an_async_generator_is_refused_before_it_works",
     ),
+    "plain `on`, `off`, `yes`, `no`": by(
+        "test_a_step_may_have_any_name_without_quotes", "test_a_conditional_finds_the_branch_of_a_plain_yes"
+    ),
     "parameters file, `-p`": by("runnable 03: static parameters", "test_file_environment_form"),
     "`$x` from `MAGNUS_VAR_x`": by(
         "magnus: variables of its configuration, as templates", "test_the_location_of_the_catalog_is_a_template"
@@ -551,6 +554,7 @@ ROWS = {
     "`catalog` of the config: `file-system`, `do-nothing`": by(
         "magnus: a catalog of its configuration that is called 'do-nothing'", "magnus: a catalog of another type"
     ),
+    "`compute_data_folder` of a catalog, or of its config": by("test_paths_start_in_the_data_folder_as_in_magnus"),
     "`store_copy` of a catalog": by("runnable 04: files that are not to be copied"),
     "output of each step in the catalog": by("test_lines_of_a_step_are_in_the_task_log"),
     "`returns` may be omitted": by("runnable 03: parameters of all kinds, and an undeclared return"),

@@ -26,7 +26,7 @@ def run(command: str, returns=None, shell: str = "sh", **given):
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result")
         env["LAUNCH_RESULT_PATH"] = str(result)
-        arguments = shell_arguments(command, returns)
+        arguments = shell_arguments(command, returns, parameters=given)
         ran = subprocess.run([shell, *arguments], env=env, capture_output=True, text=True, check=False)
         document = json.loads(result.read_text()) if result.exists() and result.stat().st_size else None
     return ran, None if ran.returncode else returned_values(document, returns, given=given, step="s")

@@ -81,6 +81,22 @@ CASES = {
         "a: {type: task, command: m.f, max_attempts: 0, next: success}",
         {4: "whole number of at least 1, not 0"},
     ),
+    "text that YAML reads as true": (
+        "a: {type: task, command: m.f, returns: [on], next: success}",
+        {4: "'returns' must be a list of names, or of mappings with 'name' and 'kind', not True; quote it"},
+    ),
+    "setting that YAML reads as a number": (
+        "a: {type: task, command: m.f, executor: {type: local-container, config: {image: 3.10}}, next: success}",
+        {4: "setting 'image' must be text, not 3.1; quote it"},
+    ),
+    "folder of a catalog": (
+        "a: {type: task, command: m.f, catalog: {put: x, compute_data_folder: ../data}, next: success}",
+        {4: "'compute_data_folder' '../data' leads outside"},
+    ),
+    "folder of all catalogs": (
+        "a: {type: stub, next: success}\ncatalog: {config: {compute_data_folder: /data}}",
+        {5: "'compute_data_folder' '/data' starts outside; it must stay inside the task's folder"},
+    ),
     "both spellings": (
         "a: {type: task, command: m.f, max_attempts: 2, retry: 2, next: success}",
         {4: "means the same as 'max_attempts'"},
@@ -226,6 +242,11 @@ CASES = {
             5: "'iterate_on' names 'chunk', which is neither a parameter nor returned by an earlier step; did you mean 'chunks'?"
         },
     ),
+    "list without any parameter": (
+        """a: {type: map, iterate_on: xs, iterate_as: x, next: success,
+        branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
+        {4: "nor returned by an earlier step; add it to 'parameters', or to 'returns' of an earlier step"},
+    ),
     "reducer": (
         """a: {type: map, iterate_on: [1], iterate_as: x, reducer: 'lambda x: max(x)', next: success,
         branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
@@ -326,7 +347,7 @@ def test_a_problem_of_an_item_has_the_line_of_the_item(write):
     assert found == {
         9: "'returns' 'metrik' is not a valid kind; did you mean 'metric'?",
         13: "'put' '../secret' leads outside; it must stay inside the task's folder",
-        14: "'put' must be a string or a list of strings, not 5",
+        14: "'put' must be a string or a list of strings, not 5; quote it",
     }
 
 
