@@ -114,7 +114,9 @@ def test_a_component_that_reads_a_path_in_a_text_of_a_run_opens_nothing(secret, 
     (tmp_path / "sites").mkdir()
     (tmp_path / "one.yaml").write_text(CONFIG_OF_HYDRA)
     path = tmp_path / "sites" / "${site.name}"
-    (tmp_path / "sites.yaml").write_text(f"{CONFIG_OF_HYDRA.strip()[:-2]}, metadata: {{docker: '{path}'}}}}]\n")
+    (tmp_path / "sites.yaml").write_text(
+        f"site: null\n{CONFIG_OF_HYDRA.strip()[:-2]}, metadata: {{docker: '{path}'}}}}]\n"
+    )
     (tmp_path / "a b").symlink_to(secret)
     text = {
         "override": f"+app.roles.0.metadata.docker={secret}",
@@ -122,7 +124,7 @@ def test_a_component_that_reads_a_path_in_a_text_of_a_run_opens_nothing(secret, 
         "key": f"+app.roles.0.metadata={{docker: {secret}}}",
         "argument": str(secret),
         "dollar": "+app.roles.0.metadata.docker='http://127.0.0.1:9/$x'",
-        "part": "+site={name: ../kubeconfig}",
+        "part": "site={name: ../kubeconfig}",
         "quoted part": "+site.name='../kubeconfig'",
     }[how]
     monkeypatch.setenv("AIRFLOW_VAR_PLACE", text)
