@@ -76,7 +76,7 @@ class Attempt:
         return attempt
 
     def restore(self) -> None:
-        """Load the record that was saved before the launch."""
+        """Load the record that was saved before the deferral."""
         stored = self._stored()
         self._is_app_alive = True
         record = AttemptRecord.from_json(stored[-1]) if stored else None
@@ -248,12 +248,13 @@ class Attempt:
         self.save_running()
         self._is_app_alive = True
 
-    def save_running(self) -> None:
+    def save_running(self, *, at_once: bool = False) -> None:
         """Save the record while the app runs, in case this worker is killed; of local processes not at once.
 
-        Most small steps have ended by then, and are saved at their end.
+        Most small steps have ended by then, and are saved at their end. A task that is deferred reads it in another
+        process, so it saves `at_once` if it has not yet.
         """
-        if time.monotonic() >= self._save_at:
+        if time.monotonic() >= self._save_at or (at_once and self._save_at < math.inf):
             self._save_at = math.inf
             self.save()
 

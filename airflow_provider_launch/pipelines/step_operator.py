@@ -304,6 +304,7 @@ class StepOperator(LaunchAppOperator):
         try:
             value = launch()
         except TaskDeferred:
+            attempt.save_running(at_once=True)
             raise
         except BaseException as error:
             attempt.fail(error)

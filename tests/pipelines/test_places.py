@@ -67,7 +67,8 @@ def test_a_deferrable_pipeline_hands_on_as_well(run_pipeline):
               iterate_as: x
               next: read
               branch: {start_at: make, steps: {make: {type: task, command_type: shell, command: 'sleep 1; echo $x > f.txt; export y=$x', returns: [y], catalog: {put: f.txt}, next: success}}}
-            read: {type: task, command_type: shell, command: 'test "$(cat m/0/f.txt)$y" = "1[1, 2]"', catalog: {get: "m/**"}, next: success}
+            read: {type: task, command_type: shell, command: 'test "$(cat m/0/f.txt)$y" = "1[1, 2]"', catalog: {get: "m/**"}, next: small}
+            small: {type: task, command_type: shell, command: 'sleep 0.3', next: success}
         """,
         default_args={"deferrable": True},
     )
@@ -77,6 +78,9 @@ def test_a_deferrable_pipeline_hands_on_as_well(run_pipeline):
     assert (record["state"], record["returned"], [item["name"] for item in record["catalog"]]) == (
         "SUCCEEDED", {"y": 2}, ["f.txt"],
     )  # fmt: skip
+    # A small step is saved at its deferral, which is earlier than that of a step which its worker waits for.
+    record = ran.xcom("small", "attempt")
+    assert (record["state"], record["parameters"]["y"]) == ("SUCCEEDED", [1, 2])
 
 
 FILE = """
