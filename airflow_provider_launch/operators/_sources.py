@@ -104,29 +104,30 @@ def _shares(given: str, foreign: str) -> bool:
     """
     if given == foreign:
         return True
-    whole, text = _plain(given).rstrip("/"), _plain(foreign)
-    parts = [text, text.partition("=")[2].strip("'\" ")]
-    if any(len(part) >= _SHORTEST_PART and part in whole for part in parts):
+    whole, text = _plain(given).rstrip("/") or "/", _plain(foreign)
+    parts = [text, text.partition("=")[2].strip()]
+    if any(part == whole or (len(part) >= _SHORTEST_PART and part in whole) for part in parts):
         return True
-    # A word may lead out of the folder to which a function or config adds it: `site={name: '../a'}`.
+    # A word may lead out of the folder to which a function or config adds it: `site={name: '../a'}`, `site.name=..`.
     if any(whole.startswith(word) if word[0] == "/" else ".." in word and word in whole for word in _words(text)):
         return True
-    # `../../etc/a` may have become `/etc/a`; a relative path starts with a word of its own.
-    start = "" if whole.startswith("/") else rf"(?<!{_OF_PATH})"
-    ends = re.compile(rf"{start}{re.escape(whole)}/*(?!{_OF_PATH})")
-    return len(whole) >= _SHORTEST_PART and any(map(ends.search, parts))
+    # `../../etc/a` may have become `/etc/a`; a relative or short path starts with a word of its own.
+    start = "" if whole[0] == "/" and len(whole) >= _SHORTEST_PART else rf"(?<!{_OF_PATH})"
+    ends = re.compile(rf"{start}{re.escape(whole)}(?:/\.?)*(?!{_OF_PATH})")
+    return whole != "." and any(map(ends.search, parts))
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in re.findall(rf"{_OF_PATH}+", text) if len(word) >= _SHORTEST_PART]
+    return [word for word in re.findall(rf"{_OF_PATH}+", text) if len(word) >= _SHORTEST_PART or word == ".."]
 
 
 def _plain(text: str) -> str:
     """Return a text without signs that a parser adds or removes: a `$` of data is doubled in a field with macros.
 
-    `//` and `/./` become `/`, as in a `Path`.
+    `//` and `/./` become `/`, and `./a` becomes `a`, as in a `Path`; YAML may join lines.
     """
-    return re.sub(r"/(?:\.?/)+", "/", text.replace("\\", "").replace("$", ""))
+    text = re.sub(r"\s+", " ", re.sub(r"[\\$'\"]", "", text))
+    return re.sub(rf"(?<!{_OF_PATH})\./(?=.)", "", re.sub(r"/(?:\.?/)+", "/", text))
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:

@@ -86,13 +86,13 @@ class Workspace:
         # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be named 2024.
         try:
             # The text may come from a run: loading a deep one would exhaust the stack.
-            nested = _nested_line(yaml.parse(text, Loader=yaml.BaseLoader))
-            parsed = yaml.load(text, Loader=yaml.BaseLoader) if nested is None else {}  # noqa: S506 - it only makes text
+            problem = _problem(text, yaml.parse(text, Loader=yaml.BaseLoader))
+            parsed = yaml.load(text, Loader=yaml.BaseLoader) if problem is None else {}  # noqa: S506 - it only makes text
         except yaml.YAMLError as error:
             msg = f"workspace {shown} is not valid YAML: {error}"
             raise ValueError(msg) from error
-        if nested is not None:
-            msg = f"workspace {shown}: the target in line {nested} must be one path"
+        if problem is not None:
+            msg = f"workspace {shown}: {problem}"
             raise ValueError(msg)
         if isinstance(parsed, str):
             return Workspace(projects={parsed: ""})
@@ -102,16 +102,19 @@ class Workspace:
         return Workspace(projects={path: "" if target in _NULLS else target for path, target in parsed.items()})
 
 
-def _nested_line(events: Iterable[Any]) -> int | None:
-    """Return the line of the first list or mapping within another one, or of an alias; None if there is none."""
+def _problem(text: str, events: Iterable[Any]) -> str | None:
+    """Return why a workspace cannot be read: a list or mapping within another one, an alias, or an escape."""
     import yaml
 
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent)
         if depth > 1 or isinstance(event, yaml.AliasEvent):
-            return int(event.start_mark.line) + 1
+            return f"the target in line {event.start_mark.line + 1} must be one path"
         depth -= isinstance(event, yaml.CollectionEndEvent)
+        # A path that a run names is recognized by its characters.
+        if getattr(event, "style", None) == '"' and "\\" in text[event.start_mark.index : event.end_mark.index]:
+            return f"the text in line {event.start_mark.line + 1} has an escape; write it in single quotes, without '\\'"
     return None
 
 

@@ -199,6 +199,32 @@ def test_a_workspace_of_a_run_is_not_mirrored(tmp_path, monkeypatch, field: str)
     assert not found.logged("hush.txt")
 
 
+def mirrored(workspace: str) -> AppDef:
+    return AppDef("app", [Role("main", "", entrypoint="ls", workspace=Workspace.from_str(workspace))])
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("field", ["workspace", "argument", "part of an argument"])
+@pytest.mark.parametrize("form", ["{path}", '"{path}"', "'{path}': a", '"{escaped}"', '{{"{escaped}": ""}}'])
+def test_no_notation_of_a_run_names_a_workspace(tmp_path, monkeypatch, field: str, form: str) -> None:
+    (tmp_path / "hush.txt").write_text("")
+    escaped = "".join(f"\\x{ord(sign):02x}" for sign in str(tmp_path))
+    monkeypatch.setitem(support.RUN, "conf", {"place": form.format(path=tmp_path, escaped=escaped)})
+    given = "{{ dag_run.conf['place'] }}"
+    kwargs: dict[str, Any] = {"component": f"{__name__}:mirrored", "component_args": {"workspace": given}}
+    if field == "workspace":
+        kwargs = {"component": "utils.sh", "component_args": ["ls"], "workspace": given}
+    elif field == "part of an argument":
+        kwargs["component_args"] = [f"--workspace={given}"]
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", **kwargs)
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.state == "failed"
+    assert ("has an escape" if "escaped" in form else REFUSED) in str(found.error)
+    assert not found.logged("hush.txt")
+
+
 OPTIONS = {
     "launch_docker": {"host": "tcp://127.0.0.1:9"},
     "launch_kubernetes": {"kubeconfig_path": "/nowhere", "namespace": "x"},
@@ -426,6 +452,18 @@ def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypat
         ("train", "python -m train", False),
         ("train", "python /models/train", True),
         ("conf", "site.conf", True),
+        ("/data/..", "site.name=..", False),
+        ("/data/../..", "site={a: .., b: ..}", False),
+        ("/", "--dir=/", False),
+        ("/a", "{/a: ''}", False),
+        ("/a", "n/a", True),
+        ("~", "dirs={~: ''}", False),
+        (".", "--dir=.", False),
+        (".", "pytest .", True),
+        ("../b", "./../b", False),
+        ("/data/a", "/data/a/.", False),
+        ("/data/a b", '"/data/a\n  b"', False),
+        ("/data/it's", "'/data/it''s'", False),
     ],
 )
 def test_a_path_in_an_argument_from_a_run(location: str, text: str, is_allowed: bool) -> None:

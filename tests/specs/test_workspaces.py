@@ -34,7 +34,7 @@ def test_a_value_of_several_lines_in_an_ini_file_is_valid_input():
     assert Workspace.from_str(ini["local"]["workspace"]) == Workspace({"~/a": "", "~/b": "b"})
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "a: [b]", "a: {b: c}", "a: 'b", "[a]: b"])
+@pytest.mark.parametrize("text", ["- a\n- b", "a: [b]", "a: {b: c}", "a: 'b", "[a]: b", '"\\x2fa"'])
 def test_other_yaml_is_refused(text):
     with pytest.raises(ValueError, match="workspace"):
         Workspace.from_str(text)
