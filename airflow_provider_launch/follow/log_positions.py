@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.follow.events import LogLines
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
 _ANY = ""
 """Stands for each writer: an earlier version counted their lines together, and a plug-in may name no stream."""
+_MOST_WRITERS = 200
+"""Maximum writers of a stored position, which users can edit: each item that waits for the writer has its own counts."""
 
 Counts = Mapping[str, int]
 """Numbers of lines, or of pieces of the next line, by the writer of the line."""
@@ -107,7 +110,8 @@ def cursor_in(position: JsonValue) -> tuple[JsonValue, Counts]:
 
 def _counts(stored: JsonValue) -> Counts:
     found = stored if isinstance(stored, Mapping) else {_ANY: stored}
-    return {writer: count for writer, count in found.items() if isinstance(count, int) and count > 0}
+    counts = ((writer, count) for writer, count in found.items() if isinstance(count, int) and count > 0)
+    return dict(islice(counts, _MOST_WRITERS))
 
 
 @dataclass(slots=True)

@@ -131,3 +131,20 @@ def test_pieces_of_an_earlier_version_belong_to_the_next_line() -> None:
 
     assert pieces_of(ERR, pieces) == 2
     assert pieces_after([ERR], pieces) == {}
+
+
+@pytest.mark.parametrize("part", ["launch_skip", "launch_pieces"])
+def test_an_edited_position_of_many_writers_takes_little_memory(part: str) -> None:
+    """Each item that waits has counts of its own: 200 lines took 3 GB."""
+    stored = {"launch_from": {}, "launch_skip": {}, part: {f"{number:x}": 1 for number in range(20_000)}}
+    scheduler = Writers(0)
+    reader = reader_at(scheduler, json.dumps(stored))
+    for _ in range(20):
+        scheduler.write()
+        reader.step()
+    items = [*iter(reader.pop, None)]
+    counts = [item.start_skip or {} for item in items]
+    counts += [position.get(part, {}) for item in items for position in [item.position(len(item.lines), stored)]]
+
+    assert len(items) > 5
+    assert max(map(len, counts)) < 1000
