@@ -30,7 +30,7 @@ _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
     r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
 )
-_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
+_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
 _VALUE = re.compile(
     r"""\\+"(?P<escaped>[^"\\]*)"""
     r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
@@ -158,7 +158,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
 def _spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of secrets in a text, in order, without overlaps."""
     found = [*_url_spans(text), *_inline_spans(text)] if any(mark in text for mark in "=:") else []
-    found += _flag_spans(text) if "--" in text else ()
+    found += _flag_spans(text) if "-" in text else ()
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if not kept or start >= kept[-1][1]:
@@ -217,7 +217,7 @@ def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _flag_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return the spans of values after flags in a command: `login --password x`."""
+    """Return the spans of values after flags in a command: `login --password x`, `login -password x`."""
     at = 0
     while found := _FLAG_IN_TEXT.search(text, at):
         at = found.end()

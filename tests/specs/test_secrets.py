@@ -103,6 +103,8 @@ def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
         ("login -u me --password hunter2 host", "login -u me --password *** host"),
         ("login --password \\\n  hunter2 \\\n  host", "login --password \\\n  *** \\\n  host"),
         ("login --password 'hunter2 x' -v", "login --password '***' -v"),
+        ("keytool -storePassword hunter2 -v", "keytool -storePassword *** -v"),
+        ("login -password hunter2; echo a-token b", "login -password ***; echo a-token b"),
         ('["run", "x --token hunter2"]', '["run", "x --token ***"]'),
         ("login --password --verbose $X --token $X", "login --password --verbose $X --token $X"),
         ("x--token a my-password b --epochs 3", "x--token a my-password b --epochs 3"),
