@@ -82,7 +82,7 @@ class Sources:
     def _is_field_of_dag_file(self, text: str) -> bool:
         if self._foreign is not None:
             return text in (self._literals or ()) or not any(
-                FIELD_PATH in each and _shares(text, each) for each in self._foreign
+                FIELD_PATH in _plain(each) and _shares(text, each) for each in self._foreign
             )
         # The rest of a field may be a template: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
         return self._literals is None or any(

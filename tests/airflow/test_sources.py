@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from typing import Any
 
@@ -358,6 +359,12 @@ def test_a_text_of_a_run_is_no_field_of_a_pod(monkeypatch, how: str) -> None:
 
     assert found.state == "failed"
     assert NOT_A_FIELD in str(found.error)
+
+
+@pytest.mark.parametrize("text", ["{field}", "env.NODE='{field}'", r"env.NODE=\[FIELD_PATH\]spec.nodeName"])
+def test_no_notation_of_a_run_is_a_field_of_a_pod(text: str) -> None:
+    with pytest.raises(InvalidAppError, match=re.escape(NOT_A_FIELD)):
+        Sources(set(), {text.format(field=FIELD)}).check_variables(node_app(FIELD))
 
 
 @pytest.mark.parametrize("how", ["app", "dict", "function"])
