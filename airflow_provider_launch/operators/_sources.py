@@ -105,14 +105,16 @@ def _shares(given: str, foreign: str) -> bool:
     if given == foreign:
         return True
     whole, text = _plain(given).rstrip("/") or "/", _plain(foreign)
-    parts = [text, text.partition("=")[2].strip()]
+    # The value in `--dir=/a`, `dir=/a` and `-d/a`.
+    parts = [text, text.partition("=")[2].strip(), text[2:] if re.match(r"-\w", text) else ""]
     if any(part == whole or (len(part) >= _SHORTEST_PART and part in whole) for part in parts):
         return True
     # A word may lead out of the folder to which a function or config adds it: `site={name: '../a'}`, `site.name=..`.
     if any(whole.startswith(word) if word[0] == "/" else ".." in word and word in whole for word in _words(text)):
         return True
-    # `../../etc/a` may have become `/etc/a`; a relative or short path starts with a word of its own.
-    start = "" if whole[0] == "/" and len(whole) >= _SHORTEST_PART else rf"(?<!{_OF_PATH})"
+    # `../../etc/a` may have become `/etc/a`; another path, or a short one, starts with a word of its own.
+    is_outside = whole.startswith(("/", "../")) and len(whole) >= _SHORTEST_PART
+    start = "" if is_outside else rf"(?<!{_OF_PATH})"
     ends = re.compile(rf"{start}{re.escape(whole)}(?:/\.?)*(?!{_OF_PATH})")
     return whole != "." and any(map(ends.search, parts))
 
