@@ -26,7 +26,7 @@ _FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
 _ANY = ""
 """Stands for each writer: an earlier version counted their lines together, and a plug-in may name no stream."""
 _MOST_WRITERS = 200
-"""Maximum writers of a stored position, which users can edit: each item that waits for the writer has its own counts."""
+"""Maximum writers of a stored position, which users can edit: each item that waits has its own counts."""
 
 Counts = Mapping[str, int]
 """Numbers of lines, or of pieces of the next line, by the writer of the line."""

@@ -114,7 +114,7 @@ def _problem(text: str, events: Iterable[Any]) -> str | None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         # A path that a run names is recognized by its characters.
         if getattr(event, "style", None) == '"' and "\\" in text[event.start_mark.index : event.end_mark.index]:
-            return f"the text in line {event.start_mark.line + 1} has an escape; write it in single quotes, without '\\'"
+            return f"the text in line {event.start_mark.line + 1} has an escape; use single quotes, without '\\'"
     return None
 
 
