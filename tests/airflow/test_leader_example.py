@@ -32,6 +32,7 @@ def test_the_leader_ends_the_app(kubernetes_engine, kubernetes_namespace, monkey
     outcome = api.xcoms[task.task_id, "return_value"]
     assert outcome["state"] == "SUCCEEDED"
     assert outcome["roles"]["head"] == [0]
-    assert outcome["result"]["workers"] == 3
+    # On a busy cluster the others have processed all pieces before the last worker starts.
+    assert 1 <= outcome["result"]["workers"] <= 3
     assert abs(example["compare"].function(outcome) - 3.141592653) < 1e-6
     assert any("all 40 pieces are back" in line for line in ran.lines)
