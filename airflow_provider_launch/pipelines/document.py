@@ -67,7 +67,9 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error)
-        return Document({}, name), [Problem(f"is not valid YAML: {reason}", Place(name, mark.line + 1 if mark else 0))]
+        # The C library reads ahead, and since 0.2.6 it has a limit of its own.
+        text = _TOO_DEEP if "nesting depth" in reason else f"is not valid YAML: {reason}"
+        return Document({}, name), [Problem(text, Place(name, mark.line + 1 if mark else 0))]
     finally:
         loader.dispose()
     return Document(data, name, builder.lines, builder.shared, builder.written), builder.problems
