@@ -68,6 +68,9 @@ def parsed_file(path: str, module_globals: Mapping[str, Any]) -> DagFile | None:
         path: of the source, possibly inside of an archive.
         module_globals: of a module of that file; its loader reads from an archive.
     """
+    # Python 3.13 keeps the command of `python -c` under the name that `exec` gives to any text.
+    if path == "<string>":
+        return None
     linecache.checkcache(path)
     lines = linecache.getlines(path, dict(module_globals))
     if not lines:
