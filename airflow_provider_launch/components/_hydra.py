@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,37 +57,80 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
             a choice of a file nor data, or would choose a function or its arguments.
     """
     try:
-        from hydra import compose, initialize_config_dir
-        from hydra.errors import ConfigCompositionException, HydraException
-        from hydra.utils import instantiate
-        from omegaconf import OmegaConf
+        from hydra import errors, utils
         from omegaconf.errors import OmegaConfBaseException
         from yaml import YAMLError
     except ImportError as error:
         raise MissingDependencyError(
             "component 'utils.hydra' needs Hydra; install the extra 'hydra' of airflow-provider-launch"
         ) from error
-    directory = Path(config_dir).expanduser().resolve()
+    directory = _directory(config_dir)
     if not directory.is_dir():
         raise InvalidAppError(f"config_dir {config_dir!r} is not a directory; it was expected at {str(directory)!r}")
     if not _has_config(directory, config_name.removesuffix(".yaml")):
         raise InvalidAppError(f"config_name {config_name!r} is not the name of a .yaml file inside of {config_dir!r}")
     choices, data = _read(overrides, directory)
-    for name in _MACROS:
-        for prefix in ("torchx", "launch"):
-            OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
     try:
-        with initialize_config_dir(str(directory), version_base=None):
-            config = compose(config_name, overrides=choices)
-        app: object = instantiate(_resolved(config, data), _convert_="all")
-    except (HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
+        config = _composed(config_name, directory, choices)
+        app: object = utils.instantiate(_resolved(config, data), _convert_="all")
+    except (errors.HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
         hint = "a group that is overridden must be in the defaults list, such as '- role: null'; "
-        shown = f"{hint if choices and isinstance(error, ConfigCompositionException) else ''}{error}"
+        shown = f"{hint if choices and isinstance(error, errors.ConfigCompositionException) else ''}{error}"
         raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {shown}") from error
     if not isinstance(app, AppDef):
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
     found: AppDef = _changed(app, _with_macros)
     return found
+
+
+def written_part(config_name: str, config_dir: str, overrides: Sequence[str], written: Collection[str]) -> Any:
+    """Return the resolved `app` of a config, in which all data of a run are replaced.
+
+    A text that the result contains as well as the app does not depend on data of a run. It is None if the config
+    cannot be resolved with other data.
+
+    Args:
+        config_name: name of a config that was used by `app_from_config`.
+        config_dir: its directory.
+        overrides: all overrides.
+        written: overrides that did not come from a run; they are applied. So are all choices of files.
+    """
+    directory = _directory(config_dir)
+    choices, _ = _read(overrides, directory)
+    with contextlib.suppress(Exception):  # also those of resolvers
+        data = [each for one in overrides for each in _replaced(_read([one], directory)[1], one in written)]
+        return _changed(_resolved(_composed(config_name, directory, choices), data), _with_macros)
+    return None
+
+
+def _replaced(data: Sequence[tuple[str, Any, bool]], is_written: bool) -> list[tuple[str, Any, bool]]:
+    return [(key, value if is_written else _other(value), may_be_new) for key, value, may_be_new in data]
+
+
+def _other(value: Any) -> Any:
+    """Return another value of the same form."""
+    if isinstance(value, list):
+        return [_other(item) for item in value]
+    if isinstance(value, dict):
+        return {_other(key): _other(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool):
+        return value
+    return f"x{secrets.token_hex(8)}" if isinstance(value, str) else type(value)(10**9 + secrets.randbelow(10**9))
+
+
+def _directory(config_dir: str) -> Path:
+    return Path(config_dir).expanduser().resolve()
+
+
+def _composed(config_name: str, directory: Path, choices: list[str]) -> Any:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    for name in _MACROS:
+        for prefix in ("torchx", "launch"):
+            OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
+    with initialize_config_dir(str(directory), version_base=None):
+        return compose(config_name, overrides=choices)
 
 
 def _has_config(directory: Path, name: str) -> bool:
@@ -113,7 +156,7 @@ def _read(overrides: Sequence[str], directory: Path) -> tuple[list[str], list[tu
         plus, key, text = match.groups()
         if plus and "." not in key:
             raise InvalidAppError(f"{shown} adds a key or group to the config; write '{key}: null' there, and omit '+'")
-        if "/" in key or (directory / key).is_dir():
+        if "/" in key or ("." not in key and (directory / key).is_dir()):
             if plus or "/" in text or not _has_config(directory, f"{key}/{text}"):
                 raise InvalidAppError(f"{shown} is not '{key}=name' with a file {key}/name.yaml inside of config_dir")
             choices.append(f"{key}='{text}'")

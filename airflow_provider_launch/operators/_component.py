@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.connections import deployment
 from airflow_provider_launch.operators._data import settled_app
-from airflow_provider_launch.operators._sources import Sources
+from airflow_provider_launch.operators._sources import Sources, strings_in, texts_of_code
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
@@ -69,6 +69,36 @@ def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], wri
         if name in given:
             text = str(given[name])
             Sources(written).check(text, text, f"argument {name} of component 'utils.hydra'")
+
+
+def texts_of_component(task: LaunchAppOperator) -> Iterator[str]:
+    """Yield the strings that authors and the administrator wrote for the component of a task."""
+    arguments, literals = _arguments(task.component_args), task._literals  # noqa: SLF001 - part of the operator
+    yield from texts_of_call(_function(task), arguments, _defaults(task), literals or ())
+
+
+def texts_of_call(
+    function: Callable[..., AppDef],
+    arguments: Mapping[str, Any] | list[Any],
+    defaults: Mapping[str, str],
+    literals: Collection[str],
+) -> Iterator[str]:
+    """Yield the strings in the code of a component and in its defaults; for `utils.hydra`, in its config.
+
+    Args:
+        function: the component.
+        arguments: its arguments.
+        defaults: arguments in the configuration of the deployment.
+        literals: the strings in the file of the DAG or pipeline, to know which overrides are written there.
+    """
+    yield from strings_in(defaults)
+    if not _is_hydra(function):
+        yield from texts_of_code(function)
+        return
+    from airflow_provider_launch.components._hydra import written_part
+
+    given = bound_args(function, arguments, defaults)
+    yield from strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))
 
 
 def _is_hydra(function: Callable[..., AppDef]) -> bool:

@@ -5,15 +5,20 @@ Fields of pods that variables name are restricted likewise.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import functools
+import inspect
+import linecache
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_launch.operators.templates import is_plain_object
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
@@ -21,25 +26,31 @@ from airflow_provider_launch.specs.workspaces import Workspace
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
 
-_SHORTEST_PART = 3
-"""Minimum length of the strings from a run that are searched in paths; shorter ones may be part of any path."""
-_OF_PATH = r"[\w./~+%-]"
-"""A character of a path."""
+_MOST_PARTS = 64
+"""Most parts of a path that is searched in code."""
 
 
 class Sources:
     """Decides which files and addresses the app of a task may name.
 
     Args:
-        literals: the strings in the DAG file. An app that is written there may name only these. None allows all,
-            because no template was rendered.
-        foreign: for an app that a function builds: the strings from the run that the function received. The app may
-            name all locations except these. None if the app is written in the DAG file.
+        literals: the strings in the fields of the task in the DAG file. An app that is written there may name only
+            these. None allows all, because no template was rendered.
+        code: for an app of a function that received texts of a run: returns the strings in the code of the function.
+            The app may name these, and paths that consist of them: `/opt/conf/a.yaml` of `/opt/conf` and `a.yaml`.
+        is_own: a function builds the app without a text of a run, so the app may name all locations.
     """
 
-    def __init__(self, literals: Collection[str] | None, foreign: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        literals: Collection[str] | None,
+        code: Callable[[], Iterable[str]] | None = None,
+        *,
+        is_own: bool = False,
+    ) -> None:
         self._literals = literals
-        self._foreign = foreign
+        self._code = code
+        self._is_own = is_own
 
     def check(self, given: str, location: str, what: str) -> None:
         """Refuse a location that came from a run, unless the configuration allows it.
@@ -54,10 +65,14 @@ class Sources:
         """
         if self._is_of_dag_file(given) or any(_is_below(location, place) for place in _allowed()):
             return
+        place, origin = "the DAG file", "it came from a template, an XCom or the configuration of a run"
+        if self._code is not None:
+            place = "the DAG file or in the module of the function that built the app"
+            origin = "the function received texts of a run"
         raise InvalidAppError(
-            f"{what} names {given!r}, which is not written in the DAG file: it came from a template, an XCom or the "
-            f"configuration of a run, and the worker would open it with its own rights; write it into the DAG file, "
-            f"or have the administrator add its folder or address to allowed_app_sources in the section launch"
+            f"{what} names {given!r}, which is not written in {place}: {origin}, and the worker would open it with its "
+            f"own rights; write it there, or have the administrator add its folder or address to allowed_app_sources "
+            f"in the section launch"
         )
 
     def check_option(self, given: str, location: str, what: str) -> None:
@@ -80,56 +95,96 @@ class Sources:
                     )
 
     def _is_field_of_dag_file(self, text: str) -> bool:
-        if self._foreign is not None:
-            return text in (self._literals or ()) or not any(
-                FIELD_PATH in _plain(each) and _shares(text, each) for each in self._foreign
-            )
-        # The rest of a field may be a template: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
-        return self._literals is None or any(
-            text == literal or ("{" in literal and text.startswith(literal.partition("{")[0]))
-            for literal in self._literals
-            if literal.startswith(FIELD_PATH)
-        )
+        if self._is_own or (self._literals is None and self._code is None):
+            return True
+        fields = [each for each in self._written if each.startswith(FIELD_PATH) and each != FIELD_PATH]
+        # The rest of a field may be a value: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
+        if self._code is not None:
+            return any(text.startswith(each) for each in fields) or text.removeprefix(FIELD_PATH) in self._written
+        return any(text == each or ("{" in each and text.startswith(each.partition("{")[0])) for each in fields)
 
     def _is_of_dag_file(self, location: str) -> bool:
-        if self._foreign is not None:
-            return location in (self._literals or ()) or not any(_shares(location, text) for text in self._foreign)
-        return self._literals is None or location in self._literals
+        if self._is_own or (self._literals is None and self._code is None):
+            return True
+        return location in self._written or (self._code is not None and is_joined(location, self._written))
+
+    @functools.cached_property
+    def _written(self) -> Collection[str]:
+        return {*(self._literals or ()), *(self._code() if self._code else ())}
 
 
-def _shares(given: str, foreign: str) -> bool:
-    """Return whether a text of an app contains a text from a run, or is a part of one, as in `--file=/path`.
+def is_joined(location: str, texts: Collection[str]) -> bool:
+    """Return whether a path consists of whole texts, joined by slashes."""
+    path = _plain(location)
+    first = {_plain(text) for text in texts}
+    others = {text.strip("/") for text in first}
+    ends = [*(match.start() for match in re.finditer("/", path)), len(path)]
+    starts = [0]
+    for start in starts if len(ends) <= _MOST_PARTS else ():
+        for end in ends:
+            if end > start and path[start:end] in (others if start else first):
+                if end == len(path):
+                    return True
+                starts += [end + 1] if end + 1 not in starts else []
+    return False
 
-    A folder is not the part of a path in it: a run may name `/project/train.py` of the workspace `/project`.
+
+def _plain(path: str) -> str:
+    """Return a path as a `Path` would write it: without `//`, `/./` or a slash at its end."""
+    scheme, mark, rest = path.rpartition("://")
+    return f"{scheme}{mark}{re.sub('/(?:[.]?/)+', '/', rest).removeprefix('./').rstrip('/')}"
+
+
+def texts_of_code(function: Any) -> Iterator[str]:
+    """Yield the strings that the author of a function wrote in its module, and those in variables that it sees.
+
+    Args:
+        function: a function, an object that can be called, or a result of `functools.partial`.
     """
-    if given == foreign:
-        return True
-    whole, text = _plain(given).rstrip("/") or "/", _plain(foreign)
-    # The value in `--dir=/a`, `dir=/a` and `-d/a`.
-    parts = [text, text.partition("=")[2].strip(), text[2:] if re.match(r"-\w", text) else ""]
-    if any(part == whole or (len(part) >= _SHORTEST_PART and part in whole) for part in parts):
-        return True
-    # A word may lead out of the folder to which a function or config adds it: `site={name: '../a'}`, `site.name=..`.
-    if any(whole.startswith(word) if word[0] == "/" else ".." in word and word in whole for word in _words(text)):
-        return True
-    # `../../etc/a` may have become `/etc/a`; another path, or a short one, starts with a word of its own.
-    is_outside = whole.startswith(("/", "../")) and len(whole) >= _SHORTEST_PART
-    start = "" if is_outside else rf"(?<!{_OF_PATH})"
-    ends = re.compile(rf"{start}{re.escape(whole)}(?:/\.?)*(?!{_OF_PATH})")
-    return whole != "." and any(map(ends.search, parts))
+    if isinstance(function, functools.partial):
+        yield from _texts_of_values([function.args, function.keywords])
+        yield from texts_of_code(function.func)
+        return
+    function = inspect.unwrap(function)
+    method = function if inspect.isroutine(function) else function.__call__
+    function = getattr(method, "__func__", method)
+    values = {**getattr(function, "__globals__", {}), **(getattr(function, "__kwdefaults__", None) or {})}
+    yield from _texts_of_values([value for name, value in values.items() if not name.startswith("__")])
+    yield from _texts_of_values(getattr(function, "__defaults__", None))
+    of_object = vars(method.__self__) if inspect.ismethod(method) else {}
+    yield from _texts_of_values(of_object.values())
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield from _texts_of_values([cell.cell_contents])
+    with contextlib.suppress(TypeError):  # a function of C has no file
+        yield from texts_of_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", None))
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in re.findall(rf"{_OF_PATH}+", text) if len(word) >= _SHORTEST_PART or word == ".."]
+def texts_of_file(file: str, variables: dict[str, Any] | None = None) -> Iterator[str]:
+    """Yield the strings in a Python file and the path of its folder; nothing if there is no such file.
 
-
-def _plain(text: str) -> str:
-    """Return a text without signs that a parser adds or removes: a `$` of data is doubled in a field with macros.
-
-    `//` and `/./` become `/`, and `./a` becomes `a`, as in a `Path`; YAML may join lines.
+    Args:
+        file: its path.
+        variables: those of the module, to read a file in a zip archive.
     """
-    text = re.sub(r"\s+", " ", re.sub(r"[\\$'\"]", "", text))
-    return re.sub(rf"(?<!{_OF_PATH})\./(?=.)", "", re.sub(r"/(?:\.?/)+", "/", text))
+    lines = linecache.getlines(file, variables)
+    if not lines:
+        return
+    if Path(file).is_absolute():  # not "<stdin>"
+        yield str(Path(file).parent)
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse("".join(lines))):
+            if isinstance(node, ast.Constant):
+                yield from strings_in(node.value)
+
+
+def _texts_of_values(values: Any) -> Iterator[str]:
+    """Yield the strings in plain values; not those in `os.environ`, in which Airflow names the run."""
+    for value in values or ():
+        if type(value) in {dict, list, tuple, set} or isinstance(value, (str, PurePath)) or is_plain_object(value):
+            # A value may contain itself, or lack a field.
+            with contextlib.suppress(RecursionError, AttributeError):
+                yield from strings_in(value)
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
@@ -141,8 +196,8 @@ def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
     """
     if id(value) in seen_oids:
         return
-    if isinstance(value, str):
-        yield value
+    if isinstance(value, (str, PurePath)):
+        yield (value := str(value))
         # The string may describe a workspace, by path and target.
         if ":" in value and "{" not in value:
             with contextlib.suppress(ValueError, AttributeError):
@@ -154,7 +209,7 @@ def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
     elif isinstance(value, (list, tuple, set, frozenset)):
         for each in value:
             yield from strings_in(each, seen_oids)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "resolve"):
+    elif is_plain_object(value):
         for field in dataclasses.fields(value):
             yield from strings_in(getattr(value, field.name), seen_oids)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -203,8 +203,8 @@ class LaunchAppOperator(BaseOperator):
         self._killed = False
         self._killer: CancelThread | None = None
         self._literals: set[str] | None = None
-        self._is_app_made = component is not None or callable(app)
-        """Whether a function builds the app; otherwise the field `app` contains it."""
+        self._is_app_made, self._function = component is not None or callable(app), app if callable(app) else None
+        """Whether a function builds the app, otherwise the field `app` contains it; the function given as `app`."""
         self._external_values: list[Any] = []
         """Values from runs and other tasks that the function receives in addition to its arguments."""
         self._marks_data = self._keeps_types = self._is_option = False
@@ -538,8 +538,8 @@ class LaunchAppOperator(BaseOperator):
     def _sources(self, context: Context) -> Sources:
         """Return which files and addresses the app may name.
 
-        These are the files and addresses in the DAG file. If a function builds the app, it may name all except strings
-        that came from the run.
+        These are the files and addresses in the DAG file. If a function builds the app, it may name all, unless it
+        received strings from the run.
         """
         from airflow_provider_launch.operators._sources import Sources, strings_in
 
@@ -548,8 +548,23 @@ class LaunchAppOperator(BaseOperator):
         # Airflow does not render empty fields, so literals may be missing.
         literals = self._literals or set()
         rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
-        external = {*strings_in(getattr(context["dag_run"], "conf", None)), *strings_in(self._external_values)}
-        return Sources(self._literals, (rendered | external) - literals)
+        # A component gets only its arguments.
+        conf = None if self.component is not None else getattr(context["dag_run"], "conf", None)
+        external = {*strings_in(conf), *strings_in(self._external_values)}
+        return Sources(self._literals, self._texts_of_code, is_own=literals.issuperset(rendered | external))
+
+    def _texts_of_code(self) -> Iterator[str]:
+        """Yield the strings in the code that builds the app, and in the DAG file."""
+        from airflow_provider_launch.operators._sources import texts_of_code, texts_of_file
+
+        dag = self.get_dag()
+        yield from texts_of_file(dag.fileloc if dag and dag.fileloc else "")
+        if self.component is not None:
+            from airflow_provider_launch.operators._component import texts_of_component
+
+            yield from texts_of_component(self)
+        elif self._function is not None:
+            yield from texts_of_code(self._function)
 
 
 def _as_app(value: Any) -> AppDef:

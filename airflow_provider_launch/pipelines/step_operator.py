@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -242,11 +243,22 @@ class StepOperator(LaunchAppOperator):
         is_copied = step.catalog and (step.catalog.project or self.model.project)
         if not (is_imported or is_copied) or not given or given == self._placement().settings.code_dir:
             return
-        from airflow_provider_launch.operators._sources import Sources, strings_in
+        from airflow_provider_launch.operators._sources import Sources, is_joined, strings_in
 
-        literals = self._literals or set()
-        foreign = {*strings_in(of_run)} - literals
-        Sources(literals, foreign).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
+        # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
+        parts = re.split(r"{{|}}|['\"]", self._placement().settings.code_dir)
+        literals = {*(self._literals or ()), *parts}
+        if not literals.issuperset(strings_in(of_run)) and not is_joined(given, literals):
+            Sources(literals).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
+
+    def _texts_of_code(self) -> Iterator[str]:
+        """Yield the strings in the module of the component; those in the file of the pipeline are literals."""
+        yield str(self.model.folder)
+        if self.step.component:
+            from airflow_provider_launch.operators._component import texts_of_call
+            from airflow_provider_launch.specs.finder import get_component
+
+            yield from texts_of_call(get_component(self.step.component).fn, self.step.args, {}, self._literals or ())
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -122,6 +122,8 @@ def worker(tmp_path, monkeypatch):
         ("hydra/launcher=../../elsewhere/group/evil", NOT_A_KEY),
         ("hydra=x", NOT_A_KEY),
         pytest.param(f"app.{'x' * 5000}=1", NOT_A_KEY, id="long key"),
+        pytest.param(".".join(["x" * 90] * 20) + "=1", "does not fit", id="long path"),
+        pytest.param("/".join(["x" * 90] * 20) + "=1", "is not 'xxx", id="long file"),
         ("+group=a", "adds a key or group to the config; write 'group: null' there"),
         ("+unlisted=evil", "adds a key or group to the config"),
         ("unlisted=evil", "a group that is overridden must be in the defaults list"),

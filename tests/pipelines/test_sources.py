@@ -44,7 +44,8 @@ def opened(write, tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": {}}))
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "secret.yaml").write_text("Container: {x: 1}\n")
-    (tmp_path / "other.yaml").write_text("Container: {x: 2}\n")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "other.yaml").write_text("Container: {x: 2}\n")
 
     def call(step: str, values: dict[str, Any]) -> Any:
         name = f"parts_{abs(hash(step + str(values)))}"
@@ -77,11 +78,11 @@ def opened(write, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("step", "given"),
     [
-        ("component: PARTS.patched, args: {patch: $path}", "{folder}/other.yaml"),
-        ("component: PARTS.patched, args: {patch: $path}", "file://{folder}/other.yaml"),
-        ("component: PARTS.patched, args: {folder: $path}", "{folder}"),
-        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}\""), "{folder}/other.yaml"),
-        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}/other.yaml\""), "{folder}"),
+        ("component: PARTS.patched, args: {patch: $path}", "{folder}/theirs/other.yaml"),
+        ("component: PARTS.patched, args: {patch: $path}", "file://{folder}/theirs/other.yaml"),
+        ("component: PARTS.patched, args: {folder: $path}", "{folder}/theirs"),
+        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}\""), "{folder}/theirs/other.yaml"),
+        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}/other.yaml\""), "{folder}/theirs"),
     ],
 )
 def test_what_an_earlier_step_names_is_not_opened(opened, tmp_path, step: str, given: str) -> None:
@@ -156,12 +157,12 @@ def test_an_earlier_step_does_not_name_the_folder_of_the_code(opened, tmp_path, 
 
 @pytest.mark.parametrize("step", [COMPONENT, PROJECT], ids=["component", "project"])
 def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> None:
-    """Also by a template of what no run chooses."""
+    """Also as a string in a template."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "theirs.py").write_text(THEIRS.replace("FOLDER", str(tmp_path)))
     (tmp_path / "other" / "a.key").write_text("hush\n")
 
-    opened(step.replace("DIR", "FOLDER/{{ 'oth' ~ 'er' }}"), {"path": "/elsewhere"})
+    opened(step.replace("DIR", "FOLDER/{{ 'other' }}"), {"path": "/elsewhere"})
     opened(step.replace("DIR", "FOLDER/other"), {"path": f"{tmp_path}/other"})
 
 
