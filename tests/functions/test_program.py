@@ -251,7 +251,9 @@ def test_an_error_names_the_line_in_each_kind_of_file(module_of, tmp_path, sourc
     for mark in ("HERE", "CALL"):
         line = next(number for number, each in enumerate(lines, 1) if mark.encode() in each)
         assert f'dag.py", line {line}, in ' in ran.err
-        assert re.search(rf"  dag\.py:{line}, in [fg]: ", ran.error)
+        # Python 3.10 raises a copy of a CancelledError, without the lines of the function; the log has them.
+        if sys.version_info >= (3, 11) or b"Cancelled" not in source:
+            assert re.search(rf"  dag\.py:{line}, in [fg]: ", ran.error)
 
 
 def test_an_error_is_kept_where_the_function_has_closed_its_streams(module_of, tmp_path) -> None:
