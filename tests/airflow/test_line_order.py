@@ -63,9 +63,13 @@ def test_what_is_switched_off_holds_nothing() -> None:
 
 @pytest.mark.engine("local")
 @pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "deferrable"])
-def test_the_log_of_an_app_that_has_ended_is_in_order_of_time(deferrable: bool) -> None:
+def test_the_log_of_an_app_that_has_ended_is_in_order_of_time(tmp_path, deferrable: bool) -> None:
     """All lines were written before the first of them is read, replica by replica."""
-    script = "sleep 0.$((1 + 2 * ${replica_id})); for n in 1 2 3; do echo $n of ${replica_id}; sleep 0.6; done"
+    # The replicas take turns, so that a busy machine changes no order.
+    (tmp_path / "turns").write_text("")
+    wait = f"until [ $(wc -l <{tmp_path}/turns) = $((3 * n - 3 + ${{replica_id}})) ]; do sleep 0.05; done"
+    turn = f"echo $n of ${{replica_id}}; sleep 0.3; echo >>{tmp_path}/turns"
+    script = f"for n in 1 2 3; do {wait}; {turn}; done"
     api = FakeExecutionApi()
     run_task(launch(sh(script, num_replicas=3), wait=False), api)
     handle = api.xcoms["t", "return_value"]["handle"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
+from docker.errors import APIError
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.support import a_dag
+from tests.support.apps import until
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.timeout(180)]
 
@@ -27,9 +30,17 @@ def connection(docker_engine, monkeypatch):
 def volume(docker_engine, unique):
     made = docker_engine.client.volumes.create(unique)
     yield unique
-    for container in docker_engine.client.containers.list(all=True, filters={"volume": unique}):
-        container.remove(force=True)
-    made.remove(force=True)
+
+    def is_removed() -> bool:
+        # Docker may be removing such a container itself.
+        with contextlib.suppress(APIError):
+            for container in docker_engine.client.containers.list(all=True, filters={"volume": unique}):
+                container.remove(force=True)
+            made.remove(force=True)
+            return True
+        return False
+
+    until(is_removed)
 
 
 def both(unique: str, *, image: str, ours: Role, **theirs):
