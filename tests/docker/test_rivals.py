@@ -19,6 +19,7 @@ from airflow_provider_launch.specs import (
     is_terminal,
 )
 from tests.faults import Fault, drop, error
+from tests.support.apps import until
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -198,8 +199,13 @@ def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy
     monkeypatch.setattr(catalog, "_CLOCK_S", 0)
     older, *watched = [_ended(docker_apps) for _ in range(3)]
     docker_apps.scheduler.describe_many([older, *watched])
-    docker_apps.scheduler.describe_many(watched)
-    assert "since" in docker_proxy.matching("GET", "/containers/json")[-1].query["filters"]
+
+    def starts_after_another() -> bool:
+        docker_apps.scheduler.describe_many(watched)
+        return "since" in docker_proxy.matching("GET", "/containers/json")[-1].query["filters"]
+
+    # The list may start after the app of another test, which has just removed it.
+    until(starts_after_another)
     if gone:
         docker_apps.another().delete(older)
     else:
