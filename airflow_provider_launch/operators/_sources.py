@@ -138,34 +138,38 @@ def _plain(path: str) -> str:
 def texts_of_code(function: Any) -> Iterator[str]:
     """Yield the strings that the author of a function wrote in its module, and those in variables that it sees.
 
+    Only variables that no function changes count, because a function may put a text of a run into others.
+
     Args:
         function: a function, an object that can be called, or a result of `functools.partial`.
     """
     if isinstance(function, functools.partial):
-        yield from _texts_of_values([function.args, function.keywords])
+        yield from _texts_of_values([*function.args, *function.keywords.values()])
         yield from texts_of_code(function.func)
         return
     function = inspect.unwrap(function)
     method = function if inspect.isroutine(function) else function.__call__
     function = getattr(method, "__func__", method)
-    values = {**getattr(function, "__globals__", {}), **(getattr(function, "__kwdefaults__", None) or {})}
-    yield from _texts_of_values([value for name, value in values.items() if not name.startswith("__")])
-    yield from _texts_of_values(getattr(function, "__defaults__", None))
-    of_object = vars(method.__self__) if inspect.ismethod(method) else {}
-    yield from _texts_of_values(of_object.values())
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield from _texts_of_values([cell.cell_contents])
+    variables: dict[str, Any] = getattr(function, "__globals__", {})
+    changed: set[str] = set()
     with contextlib.suppress(TypeError):  # a function of C has no file
-        yield from texts_of_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", None))
+        yield from texts_of_file(inspect.getsourcefile(function) or "", variables, changed)
+    seen = {name: value for name, value in variables.items() if not name.startswith("__")}
+    with contextlib.suppress(AttributeError, ValueError):  # not a function, or a cell is empty
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        seen.update((name, cell.cell_contents) for name, cell in cells)
+    yield from _texts_of_values(value for name, value in seen.items() if name not in changed)
+    yield from _texts_of_values(getattr(function, "__defaults__", None) or ())
+    yield from _texts_of_values((getattr(function, "__kwdefaults__", None) or {}).values())
 
 
-def texts_of_file(file: str, variables: dict[str, Any] | None = None) -> Iterator[str]:
+def texts_of_file(file: str, variables: dict[str, Any] | None = None, changed: set[str] | None = None) -> Iterator[str]:
     """Yield the strings in a Python file and the path of its folder; nothing if there is no such file.
 
     Args:
         file: its path.
         variables: those of the module, to read a file in a zip archive.
+        changed: gets the names of variables that functions in the file change.
     """
     lines = linecache.getlines(file, variables)
     if not lines:
@@ -176,15 +180,15 @@ def texts_of_file(file: str, variables: dict[str, Any] | None = None) -> Iterato
         for node in ast.walk(ast.parse("".join(lines))):
             if isinstance(node, ast.Constant):
                 yield from strings_in(node.value)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)) and changed is not None:
+                changed.update(node.names)
 
 
-def _texts_of_values(values: Any) -> Iterator[str]:
-    """Yield the strings in plain values; not those in `os.environ`, in which Airflow names the run."""
-    for value in values or ():
-        if type(value) in {dict, list, tuple, set} or isinstance(value, (str, PurePath)) or is_plain_object(value):
-            # A value may contain itself, or lack a field.
-            with contextlib.suppress(RecursionError, AttributeError):
-                yield from strings_in(value)
+def _texts_of_values(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the strings in values that cannot change."""
+    for value in values:
+        if isinstance(value, (str, PurePath, tuple, frozenset)):
+            yield from strings_in(value)
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
