@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, cast, overload
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_launch._airflow import arguments_for
-from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.operators.launch import LaunchAppOperator, input_of_run
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,6 +70,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch.specs.roles import AppDef
 
         arguments = arguments_for(self, self.python_callable, self.op_args, {**context, **self.op_kwargs})
+        self._note_code()
         app = self.python_callable(*self.op_args, **arguments)
         if not isinstance(app, (AppDef, Mapping)):
             with final_errors():
@@ -78,6 +79,13 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
                     f"not {type(app).__name__}"
                 )
         return app
+
+
+class _AppTask(_TaskDecorator[Any, Any, Any]):
+    """The decorated function; knows the arguments of a mapped task that come from a run."""
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> Any:
+        return super()._expand(input_of_run(expand_input), strict=strict)
 
 
 @overload
@@ -109,9 +117,13 @@ def launch_task(
     Raises:
         InvalidAppError: at DAG parsing: `app` or `component` is given, or the function is async.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=bool(multiple_outputs),
-        decorated_operator_class=cast("Any", _LaunchDecoratedOperator),
-        **kwargs,
-    )
+
+    def decorator(function: Callable[..., Any]) -> Any:
+        return _AppTask(
+            function=function,
+            multiple_outputs=bool(multiple_outputs),
+            operator_class=cast("Any", _LaunchDecoratedOperator),
+            kwargs=kwargs,
+        )
+
+    return decorator if python_callable is None else decorator(python_callable)

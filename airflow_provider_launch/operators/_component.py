@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.connections import deployment
 from airflow_provider_launch.operators._data import settled_app
-from airflow_provider_launch.operators._sources import Sources, strings_in, texts_of_code
+from airflow_provider_launch.operators._sources import Sources, strings_in
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
@@ -37,6 +37,8 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     """
     function = _function(task)
     _check_configs(task, function)
+    if task._literals is not None:  # noqa: SLF001 - part of the operator
+        task._note_code()  # noqa: SLF001
     app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
     check_app(app)
     return app
@@ -71,19 +73,20 @@ def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], wri
             Sources(written).check(text, text, f"argument {name} of component 'utils.hydra'")
 
 
-def texts_of_component(task: LaunchAppOperator) -> Iterator[str]:
-    """Yield the strings that authors and the administrator wrote for the component of a task."""
-    arguments, literals = _arguments(task.component_args), task._literals  # noqa: SLF001 - part of the operator
-    yield from texts_of_call(_function(task), arguments, _defaults(task), literals or ())
+def code_of_component(task: LaunchAppOperator) -> tuple[list[Any], list[str]]:
+    """Return the functions and texts of which `_code.Code` consists for the component of a task."""
+    arguments, defaults = _arguments(task.component_args), _defaults(task)
+    functions, texts = code_of_call(_function(task), arguments, defaults, task._literals or ())  # noqa: SLF001 - part of the operator
+    return functions, [*texts, *strings_in(defaults)]
 
 
-def texts_of_call(
+def code_of_call(
     function: Callable[..., AppDef],
     arguments: Mapping[str, Any] | list[Any],
     defaults: Mapping[str, str],
     literals: Collection[str],
-) -> Iterator[str]:
-    """Yield the strings in the code of a component and in its defaults; for `utils.hydra`, in its config.
+) -> tuple[list[Any], list[str]]:
+    """Return a component; for `utils.hydra`, which calls others, the texts in its config instead.
 
     Args:
         function: the component.
@@ -91,14 +94,12 @@ def texts_of_call(
         defaults: arguments in the configuration of the deployment.
         literals: the strings in the file of the DAG or pipeline, to know which overrides are written there.
     """
-    yield from strings_in(defaults)
     if not _is_hydra(function):
-        yield from texts_of_code(function)
-        return
+        return [function], []
     from airflow_provider_launch.components._hydra import written_part
 
     given = bound_args(function, arguments, defaults)
-    yield from strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))
+    return [], [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
 
 
 def _is_hydra(function: Callable[..., AppDef]) -> bool:
@@ -115,7 +116,7 @@ def check_component(task: LaunchAppOperator) -> None:
     if is_open(task.component_args):
         return
     arguments = _arguments(task.component_args)
-    if not _has_open(arguments):
+    if not has_open(arguments):
         component_app(task, task.component_args)
         return
     if isinstance(arguments, list):
@@ -159,13 +160,14 @@ def is_open(value: object) -> bool:
     return hasattr(value, "resolve") and not isinstance(value, Path)
 
 
-def _has_open(value: object) -> bool:
+def has_open(value: object) -> bool:
+    """Return whether a part of the value gets its content at run time."""
     if isinstance(value, Mapping):
-        return any(_has_open(item) for item in value.values())
+        return any(has_open(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_has_open(item) for item in value)
+        return any(has_open(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_open(value):
-        return any(_has_open(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return any(has_open(getattr(value, field.name)) for field in dataclasses.fields(value))
     return is_open(value)
 
 

@@ -5,15 +5,10 @@ Fields of pods that variables name are restricted likewise.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
-import functools
-import inspect
-import linecache
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -24,10 +19,8 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.specs.roles import AppDef
-
-_MOST_PARTS = 64
-"""Most parts of a path that is searched in code."""
 
 
 class Sources:
@@ -36,21 +29,14 @@ class Sources:
     Args:
         literals: the strings in the fields of the task in the DAG file. An app that is written there may name only
             these. None allows all, because no template was rendered.
-        code: for an app of a function that received texts of a run: returns the strings in the code of the function.
-            The app may name these, and paths that consist of them: `/opt/conf/a.yaml` of `/opt/conf` and `a.yaml`.
-        is_own: a function builds the app without a text of a run, so the app may name all locations.
+        code: for an app that a function builds: what the function could name.
+        is_free: the app of a component with arguments that are written in the DAG file may name all locations.
     """
 
-    def __init__(
-        self,
-        literals: Collection[str] | None,
-        code: Callable[[], Iterable[str]] | None = None,
-        *,
-        is_own: bool = False,
-    ) -> None:
+    def __init__(self, literals: Collection[str] | None, code: Code | None = None, *, is_free: bool = False) -> None:
         self._literals = literals
         self._code = code
-        self._is_own = is_own
+        self._is_free = is_free or (literals is None and code is None)
 
     def check(self, given: str, location: str, what: str) -> None:
         """Refuse a location that came from a run, unless the configuration allows it.
@@ -68,7 +54,7 @@ class Sources:
         place, origin = "the DAG file", "it came from a template, an XCom or the configuration of a run"
         if self._code is not None:
             place = "the DAG file or in the module of the function that built the app"
-            origin = "the function received texts of a run"
+            origin = "the function may have it from a run"
         raise InvalidAppError(
             f"{what} names {given!r}, which is not written in {place}: {origin}, and the worker would open it with its "
             f"own rights; write it there, or have the administrator add its folder or address to allowed_app_sources "
@@ -95,100 +81,18 @@ class Sources:
                     )
 
     def _is_field_of_dag_file(self, text: str) -> bool:
-        if self._is_own or (self._literals is None and self._code is None):
-            return True
-        fields = [each for each in self._written if each.startswith(FIELD_PATH) and each != FIELD_PATH]
+        written = {*(self._literals or ()), *(self._code.texts if self._code else ())}
+        fields = [each for each in written if each.startswith(FIELD_PATH) and each != FIELD_PATH]
         # The rest of a field may be a value: `[FIELD_PATH]metadata.labels['{{ params.label }}']`.
         if self._code is not None:
-            return any(text.startswith(each) for each in fields) or text.removeprefix(FIELD_PATH) in self._written
-        return any(text == each or ("{" in each and text.startswith(each.partition("{")[0])) for each in fields)
+            return self._is_free or text.removeprefix(FIELD_PATH) in written or text.startswith((*fields,))
+        return self._is_free or any(
+            text == each or ("{" in each and text.startswith(each.partition("{")[0])) for each in fields
+        )
 
     def _is_of_dag_file(self, location: str) -> bool:
-        if self._is_own or (self._literals is None and self._code is None):
-            return True
-        return location in self._written or (self._code is not None and is_joined(location, self._written))
-
-    @functools.cached_property
-    def _written(self) -> Collection[str]:
-        return {*(self._literals or ()), *(self._code() if self._code else ())}
-
-
-def is_joined(location: str, texts: Collection[str]) -> bool:
-    """Return whether a path consists of whole texts, joined by slashes."""
-    path = _plain(location)
-    first = {_plain(text) for text in texts}
-    others = {text.strip("/") for text in first}
-    ends = [*(match.start() for match in re.finditer("/", path)), len(path)]
-    starts = [0]
-    for start in starts if len(ends) <= _MOST_PARTS else ():
-        for end in ends:
-            if end > start and path[start:end] in (others if start else first):
-                if end == len(path):
-                    return True
-                starts += [end + 1] if end + 1 not in starts else []
-    return False
-
-
-def _plain(path: str) -> str:
-    """Return a path as a `Path` would write it: without `//`, `/./` or a slash at its end."""
-    scheme, mark, rest = path.rpartition("://")
-    return f"{scheme}{mark}{re.sub('/(?:[.]?/)+', '/', rest).removeprefix('./').rstrip('/')}"
-
-
-def texts_of_code(function: Any) -> Iterator[str]:
-    """Yield the strings that the author of a function wrote in its module, and those in variables that it sees.
-
-    Only variables that no function changes count, because a function may put a text of a run into others.
-
-    Args:
-        function: a function, an object that can be called, or a result of `functools.partial`.
-    """
-    if isinstance(function, functools.partial):
-        yield from _texts_of_values([*function.args, *function.keywords.values()])
-        yield from texts_of_code(function.func)
-        return
-    function = inspect.unwrap(function)
-    method = function if inspect.isroutine(function) else function.__call__
-    function = getattr(method, "__func__", method)
-    variables: dict[str, Any] = getattr(function, "__globals__", {})
-    changed: set[str] = set()
-    with contextlib.suppress(TypeError):  # a function of C has no file
-        yield from texts_of_file(inspect.getsourcefile(function) or "", variables, changed)
-    seen = {name: value for name, value in variables.items() if not name.startswith("__")}
-    with contextlib.suppress(AttributeError, ValueError):  # not a function, or a cell is empty
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        seen.update((name, cell.cell_contents) for name, cell in cells)
-    yield from _texts_of_values(value for name, value in seen.items() if name not in changed)
-    yield from _texts_of_values(getattr(function, "__defaults__", None) or ())
-    yield from _texts_of_values((getattr(function, "__kwdefaults__", None) or {}).values())
-
-
-def texts_of_file(file: str, variables: dict[str, Any] | None = None, changed: set[str] | None = None) -> Iterator[str]:
-    """Yield the strings in a Python file and the path of its folder; nothing if there is no such file.
-
-    Args:
-        file: its path.
-        variables: those of the module, to read a file in a zip archive.
-        changed: gets the names of variables that functions in the file change.
-    """
-    lines = linecache.getlines(file, variables)
-    if not lines:
-        return
-    if Path(file).is_absolute():  # not "<stdin>"
-        yield str(Path(file).parent)
-    with contextlib.suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse("".join(lines))):
-            if isinstance(node, ast.Constant):
-                yield from strings_in(node.value)
-            elif isinstance(node, (ast.Global, ast.Nonlocal)) and changed is not None:
-                changed.update(node.names)
-
-
-def _texts_of_values(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the strings in values that cannot change."""
-    for value in values:
-        if isinstance(value, (str, PurePath, tuple, frozenset)):
-            yield from strings_in(value)
+        is_written = self._is_free or location in (self._literals or ())
+        return is_written or (self._code is not None and self._code.names(location))
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:

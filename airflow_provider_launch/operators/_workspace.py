@@ -71,8 +71,10 @@ def with_workspace(
             directory = Path(dag_file).parent if dag_file else Path.cwd()
             below = _below(role.workspace, directory)
             if sources is not None:
+                # The argument is written in the DAG file also if a function builds the app.
+                check = sources.check if workspace is None or role is not roles[0] else sources.check_option
                 for given, path in zip(role.workspace.projects, below.projects, strict=True):
-                    sources.check(given, path, f"the workspace of role {role.name!r}")
+                    check(given, path, f"the workspace of role {role.name!r}")
             role.workspace = below
     return dataclasses.replace(app, roles=roles)
 

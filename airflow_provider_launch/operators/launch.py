@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.callbacks import Callback
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
+    from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.logs import Stream
@@ -127,6 +128,7 @@ class LaunchAppOperator(BaseOperator):
         RequestLink(),
     )
     ui_color = "#d9ecf2"
+    _code: Code | None
     _pushes_app: ClassVar[bool] = True
     """Whether XComs `handle` and, after a success, `app` are pushed; operators built on this one may have their own."""
 
@@ -205,8 +207,8 @@ class LaunchAppOperator(BaseOperator):
         self._literals: set[str] | None = None
         self._is_app_made, self._function = component is not None or callable(app), app if callable(app) else None
         """Whether a function builds the app, otherwise the field `app` contains it; the function given as `app`."""
-        self._external_values: list[Any] = []
-        """Values from runs and other tasks that the function receives in addition to its arguments."""
+        self._code, self._are_args_written = None, True
+        """What the function could name before it was called; whether the DAG file has the component's arguments."""
         self._marks_data = self._keeps_types = self._is_option = False
         self._marked_args: Any = None
         self._unmarked_args: Any = None
@@ -318,7 +320,7 @@ class LaunchAppOperator(BaseOperator):
         """
         with _final_errors():
             app = self._rendered_app()
-            return self._value_of(self._started(context).run(app, self._sources(context)))
+            return self._value_of(self._started(context).run(app, self._sources()))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
@@ -428,6 +430,10 @@ class LaunchAppOperator(BaseOperator):
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
         is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
+        if not is_app:
+            from airflow_provider_launch.operators._component import has_open
+
+            self._are_args_written = not is_external and not has_open(content)
         # If the whole app comes from a template or XCom, macros in it are replaced. A single value from there is data,
         # so its `$` stay. A list is a command line, so all its members are strings.
         self._marks_data, self._keeps_types = not (is_app and is_external), not (is_app or isinstance(content, list))
@@ -441,6 +447,12 @@ class LaunchAppOperator(BaseOperator):
         self._unmarked_args = settled(self._marked_args)
         _register_field(self._unmarked_args)
         return self._unmarked_args
+
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+        # Airflow calls the function of `app` in here, also for mapped tasks.
+        if parent is self and self._function is not None and callable(self.app):
+            self._note_code()
+        super()._do_render_template_fields(parent, *args, **kwargs)
 
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
@@ -535,36 +547,31 @@ class LaunchAppOperator(BaseOperator):
 
         self._literals = {*(self._literals or ()), *strings_in(content, seen_oids or ())}
 
-    def _sources(self, context: Context) -> Sources:
+    def _sources(self) -> Sources:
         """Return which files and addresses the app may name.
 
-        These are the files and addresses in the DAG file. If a function builds the app, it may name all, unless it
-        received strings from the run.
+        These are the files and addresses in the DAG file, and those in the code of the function that builds the app.
         """
-        from airflow_provider_launch.operators._sources import Sources, strings_in
+        from airflow_provider_launch.operators._sources import Sources
 
         if not self._is_app_made:
             return Sources(self._literals)
-        # Airflow does not render empty fields, so literals may be missing.
-        literals = self._literals or set()
-        rendered = {text for field in self._app_fields[1:] for text in strings_in(field)}
-        # A component gets only its arguments.
-        conf = None if self.component is not None else getattr(context["dag_run"], "conf", None)
-        external = {*strings_in(conf), *strings_in(self._external_values)}
-        return Sources(self._literals, self._texts_of_code, is_own=literals.issuperset(rendered | external))
+        if self._code is None:
+            self._note_code()
+        is_free = self.component is not None and self._are_args_written
+        return Sources(self._literals, self._code, is_free=is_free)
 
-    def _texts_of_code(self) -> Iterator[str]:
-        """Yield the strings in the code that builds the app, and in the DAG file."""
-        from airflow_provider_launch.operators._sources import texts_of_code, texts_of_file
+    def _note_code(self) -> None:
+        """Collect what the function may name, before it is called."""
+        from airflow_provider_launch.operators._code import Code
 
-        dag = self.get_dag()
-        yield from texts_of_file(dag.fileloc if dag and dag.fileloc else "")
+        functions, texts = [] if self._function is None else [self._function], list[str]()
         if self.component is not None:
-            from airflow_provider_launch.operators._component import texts_of_component
+            from airflow_provider_launch.operators._component import code_of_component
 
-            yield from texts_of_component(self)
-        elif self._function is not None:
-            yield from texts_of_code(self._function)
+            functions, texts = code_of_component(self)
+        dag = self.get_dag()
+        self._code = Code(functions, dag.fileloc if dag and dag.fileloc else "", texts)
 
 
 def _as_app(value: Any) -> AppDef:
@@ -641,6 +648,26 @@ def _set_upstream(task: Any, fields: Iterable[object]) -> None:
                 XComArg.apply_upstream_relationship(task, later)
 
 
+def input_of_run(given: Any) -> Any:
+    """Return the input of a mapped task such that all values of a run count as such.
+
+    Airflow does not count texts and mappings in the output of a task that `.expand_kwargs` takes.
+    """
+    kind: Any = type(given)
+    return _input_of_run(kind)(given.value) if given.EXPAND_INPUT_TYPE == "list-of-dicts" else given
+
+
+@functools.cache
+def _input_of_run(base: Any) -> Any:
+    class InputOfRun(base):  # type: ignore[misc]
+        def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
+            mapping, seen_oids = super().resolve(context)
+            is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
+            return mapping, seen_oids if is_written else {*seen_oids, *map(id, mapping.values())}
+
+    return InputOfRun
+
+
 @functools.cache
 def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
     class Partial(base):  # type: ignore[misc, valid-type]
@@ -651,7 +678,9 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
             return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-            return self._with_upstream(super().expand_kwargs(kwargs, strict=strict), kwargs)
+            task = self._with_upstream(super().expand_kwargs(kwargs, strict=strict), kwargs)
+            task.expand_input = input_of_run(task.expand_input)
+            return task
 
         def _with_upstream(self, task: MappedOperator, mapped: object) -> MappedOperator:
             _set_upstream(task, (self.kwargs, mapped))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -118,10 +118,10 @@ class StepOperator(LaunchAppOperator):
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
         step, place = self._rendered(context)
-        self._note_sources(step, known.values)
+        self._note_sources()
         with final_errors():
             self._check_connection()
-            self._check_code_dir(step, place.settings.code_dir, [known.values, context["dag_run"].conf])
+            self._check_code_dir(step, place.settings.code_dir)
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
@@ -130,7 +130,7 @@ class StepOperator(LaunchAppOperator):
                 inputs = Inputs(
                     parameters=objects.values,
                     objects=tuple(objects.names),
-                    check_arguments=self._check_configs,
+                    check_arguments=self._before_component,
                     map_variables=elements,
                     secrets=self._secrets(),
                     run=self._run_variables(context),
@@ -223,42 +223,39 @@ class StepOperator(LaunchAppOperator):
             return Objects(values)
         return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
 
-    def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
+    def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
+        from airflow_provider_launch.operators._code import Code
         from airflow_provider_launch.operators._sources import strings_in
 
-        self._external_values = [values, step.app, step.args, self.env, self.cfg]
         ours = self.place.settings.env, self.place.options
         self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
+        self._code = Code(texts=self._literals)
 
-    def _check_configs(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    def _before_component(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
         # Imported here, because most steps name no component.
-        from airflow_provider_launch.operators._component import check_configs
+        from airflow_provider_launch.operators._code import Code
+        from airflow_provider_launch.operators._component import check_configs, code_of_call
 
-        check_configs(component, given, self._literals or ())
+        literals = self._literals or set()
+        check_configs(component, given, literals)
+        functions, texts = code_of_call(component, given, {}, literals)
+        self._code = Code(functions, texts={*texts, *literals})
 
-    def _check_code_dir(self, step: TaskStep, given: str, of_run: list[Any]) -> None:
+    def _check_code_dir(self, step: TaskStep, given: str) -> None:
         """Keep a run and earlier steps from naming a folder whose files the worker imports, or copies into the app."""
         is_imported = step.command_type == "app" and step.app is None
         is_copied = step.catalog and (step.catalog.project or self.model.project)
-        if not (is_imported or is_copied) or not given or given == self._placement().settings.code_dir:
+        written = self._placement().settings.code_dir
+        if not (is_imported or is_copied) or not given or given == written:
             return
-        from airflow_provider_launch.operators._sources import Sources, is_joined, strings_in
+        from airflow_provider_launch.operators._code import is_joined
+        from airflow_provider_launch.operators._sources import Sources
 
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
-        parts = re.split(r"{{|}}|['\"]", self._placement().settings.code_dir)
-        literals = {*(self._literals or ()), *parts}
-        if not literals.issuperset(strings_in(of_run)) and not is_joined(given, literals):
+        literals = {*(self._literals or ()), *re.split(r"{{|}}|['\"]", written)}
+        if not is_joined(given, literals):
             Sources(literals).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
-
-    def _texts_of_code(self) -> Iterator[str]:
-        """Yield the strings in the module of the component; those in the file of the pipeline are literals."""
-        yield str(self.model.folder)
-        if self.step.component:
-            from airflow_provider_launch.operators._component import texts_of_call
-            from airflow_provider_launch.specs.finder import get_component
-
-            yield from texts_of_call(get_component(self.step.component).fn, self.step.args, {}, self._literals or ())
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 import uuid
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -43,17 +44,20 @@ LISTENERS: list[Callable[[str], object]] = []
 """Each gets every line as it is logged, in the thread that logs it."""
 _DATES = ("end_date", "logical_date", "data_interval_start", "data_interval_end", "partition_key")
 UNSET = [name for name in _DATES if name in DagRun.model_fields]
-RUN = {
-    "dag_id": "test_dag",
-    "run_id": "test_run",
-    "run_type": "manual",
-    "state": "running",
-    "run_after": START,
-    "start_date": START,
-    "conf": {},
-    "consumed_asset_events": [],
-    **dict.fromkeys(UNSET),
-}
+# Not a dict, because modules of tests name it, and texts in dicts of modules are those of authors.
+RUN: UserDict[str, Any] = UserDict(
+    {
+        "dag_id": "test_dag",
+        "run_id": "test_run",
+        "run_type": "manual",
+        "state": "running",
+        "run_after": START,
+        "start_date": START,
+        "conf": {},
+        "consumed_asset_events": [],
+        **dict.fromkeys(UNSET),
+    }
+)
 
 
 class FakeExecutionApi:

@@ -94,7 +94,7 @@ def test_no_other_module_asks_for_a_version():
 
 def test_airflow_has_the_parts_that_are_used():
     from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
-    from airflow.sdk import task
+    from airflow.sdk import BaseOperator, task
     from airflow.sdk.bases.decorator import _TaskDecorator
     from airflow.sdk.execution_time import task_runner
 
@@ -103,5 +103,6 @@ def test_airflow_has_the_parts_that_are_used():
     # How the arguments of a mapped function are checked.
     assert callable(_TaskDecorator._expand)
     assert callable(task_runner._serialize_rendered_fields)
+    assert callable(BaseOperator._do_render_template_fields)
     assert callable(task_runner.RuntimeTaskInstance.get_task_states)
     assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)

@@ -1,0 +1,176 @@
+"""The texts that the authors of a function wrote: what an app may name if a function builds it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from enum import Enum
+from pathlib import Path, PurePath
+from types import CodeType, ModuleType
+from typing import Any
+
+from airflow_provider_launch.operators._sources import strings_in
+
+_MOST_PARTS = 64
+"""Most parts of a path that is searched."""
+_MOST_MODULES = 100
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+)
+"""Folders of Python and of installed packages, whose many texts no author of an app has in mind."""
+
+
+class Code:
+    """What a function could name before it was called: afterwards it may have kept texts of the run in variables.
+
+    These are the texts in its module, and in modules of its author which that imports; values of variables and
+    attributes that these modules name; and, as the start of a path, the folders of the modules.
+
+    Args:
+        functions: functions, objects that can be called, and results of `functools.partial`.
+        dag_file: path of the file of the DAG; it may be missing.
+        texts: others that authors or the administrator wrote.
+    """
+
+    def __init__(self, functions: Iterable[Any] = (), dag_file: str = "", texts: Iterable[str] = ()) -> None:
+        self.texts = {*texts}
+        self._starts: set[str] = set()
+        self._modules: set[str] = set()
+        self._read_file(dag_file, {})
+        for function in functions:
+            self._read_function(function)
+        self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
+        self._temporary, self._older = Path(os.path.realpath(tempfile.gettempdir())), set[str]()
+        with contextlib.suppress(OSError):
+            self._older = {path.name for path in self._temporary.iterdir()}
+
+    def names(self, location: str) -> bool:
+        """Return whether the location was written, as a whole or in parts, or is a new temporary folder."""
+        return is_joined(location, self.texts, self._starts) or self._is_new(location)
+
+    def _is_new(self, location: str) -> bool:
+        """Return whether the function made the location in the folder for temporary files."""
+        path = Path(os.path.realpath(location))
+        if not Path(location).is_absolute() or not path.is_relative_to(self._temporary) or path == self._temporary:
+            return False
+        top = path.relative_to(self._temporary).parts[0]
+        with contextlib.suppress(OSError):
+            return top not in self._older and os.lstat(self._temporary / top).st_uid == os.geteuid()
+        return False
+
+    def _read_function(self, function: Any) -> None:
+        if isinstance(function, functools.partial):
+            self._read_values([function.args, function.keywords])
+            self._read_function(function.func)
+            return
+        function = inspect.unwrap(function)
+        method = function if inspect.isroutine(function) else function.__call__
+        if inspect.ismethod(method):
+            self._read_values([getattr(method.__self__, "__dict__", {})])
+        function = getattr(method, "__func__", method)
+        self._read_values([getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)])
+        for cell in getattr(function, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                self._read_values([cell.cell_contents])
+        with contextlib.suppress(TypeError):  # a function of C has no file
+            self._read_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", {}))
+
+    def _read_file(self, file: str, variables: dict[str, Any]) -> None:
+        """Read a module and those that it imports; nothing if there is no such file."""
+        # The variables let the loader of a zip archive find the source.
+        lines = linecache.getlines(file, variables) if file not in self._modules else []
+        if not lines or len(self._modules) >= _MOST_MODULES:
+            return
+        self._modules.add(file)
+        names: set[str] = set()
+        with contextlib.suppress(SyntaxError, ValueError):
+            for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
+                names.update(code.co_names, code.co_freevars)
+                self._read_values([code.co_consts])
+        if Path(file).is_absolute():  # not "<stdin>"
+            folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
+            self._read_values([folders] if "__file__" in names else ())
+            self._starts |= {str(parent) for each in folders for parent in (each, *each.parents)}
+        self._read_values(value for name, value in variables.items() if not name.startswith("__"))
+        self._read_attributes([value for name, value in variables.items() if name in names], names)
+
+    def _read_attributes(self, values: list[Any], names: Collection[str]) -> None:
+        """Read what a module may name with dots, such as `settings.PLACE`, without calling properties."""
+        seen = {id(value) for value in values}
+        for value in values:
+            is_module = isinstance(value, ModuleType)
+            module = value if is_module else sys.modules.get(str(getattr(value, "__module__", None)))
+            file = getattr(module, "__file__", None) or ""
+            # A folder of modules may have no file, and neither do the modules of C.
+            if _is_library(file) if file else not hasattr(value, "__path__"):
+                continue
+            self._read_file(file, vars(module))
+            if is_module or isinstance(value, type):
+                found = [inspect.getattr_static(value, name, None) for name in names]
+                self._read_values(found)
+                values += [each for each in found if isinstance(each, (ModuleType, type)) and id(each) not in seen]
+                seen.update(map(id, found))
+
+    def _read_values(self, values: Iterable[Any]) -> None:
+        for value in values:
+            each = value.value if isinstance(value, Enum) else value
+            # Not os.environ, in which Airflow names the run.
+            if type(each) in {dict, list, tuple, set, frozenset} or isinstance(each, (str, PurePath)):
+                with contextlib.suppress(RecursionError, RuntimeError):  # it contains itself, or changes
+                    self.texts.update(strings_in(each))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def is_joined(location: str, texts: Collection[str], starts: Collection[str] = ()) -> bool:
+    """Return whether a path consists of whole texts, joined by slashes, and ends with a name.
+
+    Args:
+        location: the path, or an address.
+        texts: texts of authors: `/opt/conf/a.yaml` consists of `/opt/conf` and `a.yaml`, also of `a` and `.yaml`.
+        starts: folders in which such paths may be.
+    """
+    path = _plain(location)
+    first = {_plain(text) for text in texts if not _is_mark(text)}
+    others = {text.strip("/") for text in first} | ({".."} & {*texts})
+    ends = [*(match.start() for match in re.finditer("/", path)), len(path)]
+    reached = [0]
+    for start in reached if len(ends) <= _MOST_PARTS and not _is_mark(path.rpartition("/")[2]) else ():
+        for end in ends:
+            part, known = path[start:end], others if start else first
+            stem, dot, suffix = part.rpartition(".")
+            is_written = part in known or (stem in known and dot + suffix in others)
+            if is_written and end == len(path) > start:
+                return True
+            if end > start and end + 1 not in reached and (is_written or (not start and part in starts)):
+                reached.append(end + 1)
+    return False
+
+
+def _is_mark(text: str) -> bool:
+    """Return whether a text names no file by itself: code has many such as `/`, `.` and `..`."""
+    return not text.strip("/.~")
+
+
+def _plain(path: str) -> str:
+    """Return a path as a `Path` would write it: without `//`, `/./` or a slash at its end."""
+    scheme, mark, rest = path.rpartition("://")
+    return f"{scheme}{mark}{re.sub('/(?:[.]?/)+', '/', rest).removeprefix('./').rstrip('/')}"

@@ -1,0 +1,328 @@
+"""Functions name files that their authors wrote, in each ordinary way, and none that a run names in any way."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import task
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Role, Workspace
+from tests.airflow import support
+from tests.airflow.support import START, FakeExecutionApi, a_dag, run_task
+from tests.airflow.test_sources import REFUSED, app_dict, made_of
+
+OPEN = {"launch_conn_id": "place", "unavailable_for_s": 0}
+LIBRARY = """
+import enum
+from pathlib import Path
+
+OVERLAYS = Path("FOLDER")
+
+
+class Place(enum.Enum):
+    GPU = "FOLDER" + "/over" + "lay"
+
+
+class Settings:
+    overlay = "FOLDER" + "/over" + "lay"
+
+
+def path(name):
+    return "FOLDER/deep/" + name
+"""
+DAG_FILE = """
+import os
+from pathlib import Path
+
+import own_library.nested
+from airflow_provider_launch.specs import AppDef, Role
+from own_library import paths
+from own_library.paths import Place, Settings, path
+
+HERE = Path(__file__).parent
+SIZES = {"small": "overlay"}
+WAYS = {
+    "here": lambda: HERE / "conf" / "overlay",
+    "dirname": lambda: os.path.join(os.path.dirname(os.path.abspath(__file__)), "conf", "overlay"),
+    "resolve": lambda: Path(__file__).resolve().parent / "conf" / "overlay",
+    "parents": lambda: Path(__file__).parents[1] / "overlay",
+    "up": lambda: os.path.join(os.path.dirname(__file__), "..", "overlay"),
+    "normpath": lambda: os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "overlay")),
+    "f-string": lambda: f"{HERE}/conf/{SIZES['small']}",
+    "suffix": lambda: f"{HERE}/conf/{SIZES['small']}.yaml",
+    "format": lambda: "{}/conf/{}".format(HERE, "overlay"),
+    "plus": lambda: str(HERE) + "/conf/" + "overlay",
+    "function": lambda: path("overlay"),
+    "module": lambda: paths.OVERLAYS / "overlay",
+    "dots": lambda: own_library.nested.PLACES[0],
+    "enum": lambda: Place.GPU.value,
+    "class": lambda: Settings.overlay,
+    "home": lambda: Path("~/overlay").expanduser(),
+}
+
+
+def app_of(name):
+    return lambda: AppDef("app", [Role("main", "i", entrypoint="x", metadata={"docker": str(WAYS[name]())})])
+"""
+NAMES = [line.partition('"')[2].partition('"')[0] for line in DAG_FILE.splitlines() if ": lambda:" in line]
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch) -> None:
+    """An engine that is not there: a request is built without it."""
+    extra = {"host": "tcp://127.0.0.1:9"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+
+@pytest.fixture
+def secret(tmp_path) -> Path:
+    path = tmp_path / "secret-of-worker"
+    path.write_text("Container: {Labels: {seen: hush-token}}\n")
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ordinary_path_of_a_function_is_opened(tmp_path, monkeypatch, name: str) -> None:
+    """Also where the folder of DAGs is a link, as with git-sync, and the run has a configuration."""
+    dags = tmp_path / "versions" / "dags"
+    (dags / "conf").mkdir(parents=True)
+    library = tmp_path / "library"
+    for folder in (library / "deep", tmp_path / "home"):
+        folder.mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "home", library, library / "deep", dags.parent, dags / "conf"):
+        for file in ("overlay", "overlay.yaml"):
+            (folder / file).write_text("Container: {Labels: {seen: hush-token}}\n")
+    (dags / "ordinary_dag.py").write_text(DAG_FILE)
+    (tmp_path / "own_library").mkdir()
+    (tmp_path / "own_library" / "nested.py").write_text(f"PLACES = ['{library}' + '/over' + 'lay.yaml'][:]\n")
+    (tmp_path / "own_library" / "paths.py").write_text(LIBRARY.replace("FOLDER", str(library)))
+    (tmp_path / "linked").symlink_to(dags)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for folder in (tmp_path, tmp_path / "linked"):
+        monkeypatch.syspath_prepend(str(folder))
+    for module in ("ordinary_dag", "own_library", "own_library.paths", "own_library.nested"):
+        monkeypatch.delitem(importlib.import_module("sys").modules, module, raising=False)
+    monkeypatch.setitem(support.RUN, "conf", {"rate": "0.1"})
+    build = importlib.import_module("ordinary_dag").app_of(name)
+    with a_dag():
+        made = task.launch(task_id="t", **OPEN)(build)().operator
+
+    found = run_task(made, FakeExecutionApi())
+
+    # `parents` and `up` of a link name another folder than for the file system.
+    assert REFUSED not in str(found.error)
+    assert found.logged("hush-token")
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "of another"])
+def test_a_temporary_folder_of_the_function_is_a_workspace(tmp_path, monkeypatch, is_new: bool) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("of another")
+    monkeypatch.setitem(support.RUN, "conf", {"folder": str(tmp_path / "other"), "rate": "a rate of the run"})
+    with a_dag():
+
+        @task.launch()
+        def train(dag_run: Any = None) -> AppDef:
+            folder = dag_run.conf["folder"]
+            if is_new:
+                folder = tempfile.mkdtemp()
+                (Path(folder) / "config.json").write_text(dag_run.conf["rate"])
+            role = Role("main", "", entrypoint="cat", args=["config.json"], workspace=Workspace({folder: ""}))
+            return AppDef("app", [role])
+
+        made = train().operator  # type: ignore[attr-defined]
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.logged("a rate of the run") is is_new
+    assert (REFUSED in str(found.error)) is not is_new
+
+
+KEPT: dict[str, str] = {}
+
+
+@dataclasses.dataclass
+class Settings:
+    overlay: str = ""
+
+
+SETTINGS = Settings()
+
+
+class KeepsTheRun:
+    def __call__(self, context: Any, jinja_env: Any) -> AppDef:
+        self.file = context["dag_run"].conf["file"]
+        return made_of(self.file)
+
+
+def keeps_in_a_mapping(context: Any, jinja_env: Any) -> AppDef:
+    KEPT["file"] = context["dag_run"].conf["file"]
+    return made_of(KEPT["file"])
+
+
+def keeps_in_settings(context: Any, jinja_env: Any) -> AppDef:
+    SETTINGS.overlay = context["dag_run"].conf["file"]
+    return made_of(SETTINGS.overlay)
+
+
+@pytest.mark.parametrize("is_mapped", [False, True], ids=["plain", "mapped"])
+@pytest.mark.parametrize("how", [KeepsTheRun(), keeps_in_a_mapping, keeps_in_settings], ids=str)
+def test_a_function_that_keeps_a_text_of_a_run_opens_nothing(secret, monkeypatch, how: Any, is_mapped: bool) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    with a_dag():
+        if is_mapped:
+            made: Any = LaunchAppOperator.partial(task_id="t", app=how, **OPEN).expand(time_limit_s=[60])
+        else:
+            made = LaunchAppOperator(task_id="t", app=how, **OPEN)
+
+    found = run_task(made, FakeExecutionApi(), map_index=0 if is_mapped else -1)
+
+    assert REFUSED in str(found.error)
+
+
+EVENT = {
+    "asset": {"name": "a", "uri": "s3://a/b", "extra": {}},
+    "timestamp": START,
+    "source_aliases": [],
+    **dict.fromkeys(("source_task_id", "source_dag_id", "source_run_id", "source_map_index", "partition_key")),
+}
+
+
+@pytest.mark.parametrize("how", ["note", "event", "pulled"])
+def test_a_function_opens_nothing_of_a_run_in_its_context(secret, monkeypatch, how: str) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = str(secret)
+    monkeypatch.setitem(support.RUN, "consumed_asset_events", [{**EVENT, "extra": {"path": str(secret)}}])
+    if how == "note":
+        monkeypatch.setitem(support.RUN, "note", str(secret))
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train(dag_run: Any = None, ti: Any = None) -> AppDef:
+            if how == "pulled":
+                return made_of(ti.xcom_pull(task_ids="make", map_indexes=-1))
+            return made_of(dag_run.note if how == "note" else dag_run.consumed_asset_events[0].extra["path"])
+
+        made = train().operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, api).error)
+
+
+def first(overlays: list[str]) -> AppDef:
+    return made_of(overlays[0])
+
+
+def variadic(*overlays: str) -> AppDef:
+    return made_of(overlays[0])
+
+
+@pytest.mark.parametrize("component", ["variadic", None])
+def test_a_sequence_of_an_xcom_names_no_file(secret, component: str | None) -> None:
+    """Airflow gives a sequence of its own, not a list."""
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [str(secret)]
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        @task.launch(**OPEN)
+        def train(paths: Any) -> AppDef:
+            return made_of(paths[0])
+
+        given = make().map(lambda path: path)  # type: ignore[attr-defined]
+        if component:
+            args = {"overlays": given}
+            made: Any = LaunchAppOperator(task_id="t", component=f"{__name__}:{component}", component_args=args, **OPEN)
+        else:
+            made = train(given).operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, api).error)
+
+
+@pytest.mark.parametrize("how", ["function", "nested", "args", "list", "app", "map", "element"])
+def test_keyword_arguments_of_an_xcom_name_no_file(secret, how: str) -> None:
+    api = FakeExecutionApi()
+    path = str(secret)
+    api.xcoms["make", "return_value"] = {
+        "nested": [{"x": [path]}],
+        "args": [{"component_args": {"overlays": [path]}}],
+        "list": [{"component_args": [f"--overlays={path}"]}],
+        "app": [{"app": app_dict(path)}],
+        "map": [path],
+        "element": {"x": path},
+    }.get(how, [{"x": path}])
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        @task.launch(**OPEN)
+        def train(x: Any = None) -> AppDef:
+            return made_of(x if isinstance(x, str) else x[0])
+
+        given: Any = {"map": lambda: make().map(lambda each: {"x": each}), "element": lambda: [make()]}.get(how, make)()
+        if how in {"args", "list", "app"}:
+            component = {} if how == "app" else {"component": f"{__name__}:first"}
+            made: Any = LaunchAppOperator.partial(task_id="t", **component, **OPEN).expand_kwargs(given)
+        else:
+            made = train.expand_kwargs(given).operator  # type: ignore[attr-defined]
+    # Airflow compares identities.
+    gc.disable()
+    try:
+        found = run_task(made, api, map_index=0)
+    finally:
+        gc.enable()
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("hush-token")
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("is_written", [True, False], ids=["of the DAG file", "of an XCom"])
+def test_templates_in_keyword_arguments_are_rendered_if_the_dag_file_has_them(monkeypatch, is_written: bool) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_WORD", "value-of-a-variable")
+    api = FakeExecutionApi()
+    role = {"name": "m", "image": "", "entrypoint": "echo", "args": ["got", "{{ var.value.word }}"]}
+    elements = [{"app": {"name": "a", "roles": [role]}}]
+    api.xcoms["make", "return_value"] = elements
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        made: Any = LaunchAppOperator.partial(task_id="t").expand_kwargs(elements if is_written else make())  # type: ignore[arg-type]
+    found = run_task(made, api, map_index=0)
+
+    assert found.logged("got value-of-a-variable") is is_written
+
+
+@pytest.mark.parametrize("given", ["/", "..", "../..", ".", "", "~"])
+def test_a_mark_of_a_run_is_no_workspace(monkeypatch, given: str) -> None:
+    """The code of many functions contains such texts."""
+    monkeypatch.setitem(support.RUN, "conf", {"place": given})
+    with a_dag():
+        made = LaunchAppOperator(
+            task_id="t",
+            component=f"{__name__}:mirrored",
+            component_args={"workspace": "{{ dag_run.conf['place'] }}"},
+        )
+    found = run_task(made, FakeExecutionApi())
+
+    assert REFUSED in str(found.error)
+
+
+def mirrored(workspace: str) -> AppDef:
+    return AppDef("app", [Role("main", "", entrypoint="ls", workspace=Workspace({workspace: ""}))])
