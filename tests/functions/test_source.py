@@ -378,6 +378,14 @@ def test_a_file_that_has_changed_is_refused(module_of, tmp_path) -> None:
         source_of(module.f)
 
 
+def test_a_file_that_is_no_longer_python_is_refused(module_of, tmp_path) -> None:
+    module = module_of("def f():\n    return 1\n")
+    (tmp_path / "dag.py").write_text("def f(:\n")
+
+    with pytest.raises(InvalidAppError, match=r"cannot travel: its source cannot be read from '.*dag\.py'"):
+        source_of(module.f)
+
+
 def test_values_that_come_later_count_in_the_end(module_of) -> None:
     """While the file is read, names below the function have no values yet."""
     seen: list[tuple[str, ...]] = []
