@@ -77,6 +77,7 @@ def test_what_is_wrong_is_shown(write, arguments, code, expected):
 
     assert ran.returncode == code
     assert expected in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named(write, monkeypatch):
