@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_launch.functions import program
 from airflow_provider_launch.functions.app import _divided
+from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 
@@ -404,3 +405,17 @@ def test_values_that_come_later_count_in_the_end(module_of) -> None:
 
     assert seen == [("A",)]
     assert there(module.f)() == (1, 1)
+
+
+def test_values_of_a_function_around_it_may_come_later(module_of) -> None:
+    """The decorator runs before the lines below the function."""
+    seen: list[tuple[bool, tuple[str, ...]]] = []
+    text = "def dag(see, is_set):\n    def f():\n        return n\n    see(f)\n    if is_set:\n        n = 1\n    return f\n"
+    dag = module_of(text).dag
+
+    function = dag(lambda f: seen.append((surely_travels(f), source_of(f).later)), True)
+
+    assert seen == [(False, ("n",))]
+    with pytest.raises(InvalidAppError, match="cannot travel: 'n' has no value yet; move its definition up"):
+        source_of(dag(source_of, False), is_final=True)
+    assert there(function)() == 1
