@@ -138,10 +138,13 @@ def test_a_task_that_is_killed_ends_all_of_its_processes(plugin, write):
 def test_a_process_that_is_gone_can_be_killed(tmp_path):
     """It may end between the question and the signal; here its group does not exist."""
     node = Node("a", "a", "", "shell", [], {}, str(tmp_path))
-    with subprocess.Popen(["sleep", "600"]) as node.process:
+    process = node.process = subprocess.Popen(["sleep", "600"])
+    try:
         node.kill()
-        assert node.process.poll() is None
-        node.process.kill()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
     node.kill()
 
 
