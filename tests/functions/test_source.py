@@ -101,6 +101,10 @@ KINDS = {
         "def f():\n    return K.x, K.y, K().m()\n",
         (), (2, [1, 1], None),
     ),
+    "a class that hides a name that cannot travel": (
+        "import logging\nlog = logging.getLogger()\nclass K:\n    log = 1\n    y = log + 1\ndef f():\n    return K.y\n",
+        (), 2,
+    ),
     "hints without their modules": (
         "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas as pd\n"
         "def f(x: pd.DataFrame) -> pd.Series:\n    def g(y: pd.Index) -> None:\n        z: pd.Index = y\n        return z\n"
