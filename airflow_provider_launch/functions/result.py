@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -59,7 +58,7 @@ def values_of(documents: Iterable[Any], most_bytes: int) -> list[Any]:
 def _unpacked(text: str) -> Any:
     try:
         written = parse_json(inflate(base64.b85decode(text), LARGEST_RESULT), LARGEST_RESULT, is_finite=False)
-    except (ValueError, binascii.Error) as error:
+    except ValueError as error:
         raise InvalidAppError(f"the packed value of the function cannot be read: {error}") from error
     # Under the name that a value has which is not packed, for the warning.
     document: Any = with_null({"value": written})

@@ -336,7 +336,7 @@ class _Collector:
         package = str(self._globals.get("__package__") or "")
         try:
             return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
             raise _CannotTravelError(f"line {node.lineno} imports by a relative name: {error}") from None
 
     def _check_import(self, name: str, binding: BoundName) -> None:

@@ -251,15 +251,11 @@ class RunCatalog:
         if target.protocol in _ON_THIS_HOST:
             make_dirs(Path(str(target.parent.path)))
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
-            try:
-                with left.open(name) as reader, part.open("wb") as writer:
-                    size, digest, is_whole = _copied(reader, writer, room, self._too_large)
-                    if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
-                        Path(part.path).chmod(_PROGRAM_MODE)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    part.unlink()
-                raise
+            # After an error `put` also removes this unfinished file.
+            with left.open(name) as reader, part.open("wb") as writer:
+                size, digest, is_whole = _copied(reader, writer, room, self._too_large)
+                if os.fstat(reader.fileno()).st_mode & stat.S_IXUSR:
+                    Path(part.path).chmod(_PROGRAM_MODE)
             os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
         else:
             # An object becomes visible only when complete.

@@ -223,8 +223,8 @@ class DeskRun:
             return False
         try:
             reduced = parameters.reduced(each, step.reducer, self._model.reducer_folders(step))
-        except LaunchError as error:
-            return self._fail(key, error)
+        except Exception as error:  # noqa: BLE001 - a reducer of the author may raise any
+            return self._fail(key, error if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}")
         self._order += 1
         state.known.set(reduced, self._order)
         return True

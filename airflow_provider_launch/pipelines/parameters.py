@@ -160,7 +160,7 @@ def unpacked(document: Any, step: str) -> Any:
     try:
         data = inflate(base64.b85decode(document["$packed"]), LARGEST_RESULT)
         return parse_json(data, LARGEST_RESULT)
-    except (UntrustedError, ValueError) as error:
+    except ValueError as error:
         raise InvalidAppError(f"the packed result of step {step!r} cannot be read: {error}") from error
 
 

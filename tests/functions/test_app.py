@@ -198,3 +198,12 @@ def test_a_call_is_bound_by_the_signature(function, args, kwargs, expected) -> N
 def test_calls_that_do_not_fit_are_refused(args, kwargs, text) -> None:
     with pytest.raises(InvalidAppError, match=text):
         bound(f_middle, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [([1, 2], {}, "too many positional arguments"), ([1], {"z": 2}, "got an unexpected keyword argument 'z'")],
+)
+def test_an_argument_without_a_parameter_is_refused(args, kwargs, text) -> None:
+    with pytest.raises(InvalidAppError, match=f"^function 'f_named': {text}$"):
+        bound(f_named, args, kwargs)

@@ -189,6 +189,7 @@ ERRORS = {
         "  dag.py:3, in f: replica.rank0_host"
     ),
     "raise SystemExit('no data')": "no data",
+    "raise SystemExit('x' * 2000)": "x" * 1500,
 }
 
 
@@ -264,6 +265,15 @@ def test_an_error_is_kept_where_the_function_has_closed_its_streams(module_of, t
     assert ran.error == "ValueError: x\n  dag.py:5, in f: raise ValueError('x')"
 
 
+def test_an_error_is_in_the_log_where_the_error_file_cannot_be_written(module_of, tmp_path) -> None:
+    file = tmp_path / "missing" / "error.json"
+    ran = run(tmp_path, function_app(module_of("def f():\n    return 1 / 0\n").f), TORCHELASTIC_ERROR_FILE=str(file))
+
+    assert ran.code == 1
+    assert re.search(r"^the error file cannot be written: \[Errno 2\] .*/missing/error\.json'$", ran.err, re.MULTILINE)
+    assert ran.err.endswith("\nZeroDivisionError: division by zero\n")
+
+
 def test_syntax_of_a_newer_python_is_named_with_both(module_of, tmp_path) -> None:
     module = module_of("\ndef f(x):\n    match x:\n        case 1:\n            return 2\n")
     ran = run(tmp_path, function_app(module.f, [1]), python_of("3.9"))
@@ -315,6 +325,26 @@ def test_its_finally_runs_when_the_app_is_cancelled(module_of, tmp_path) -> None
     assert ran.document is None
 
 
+def test_a_process_that_the_function_forks_ends_by_the_signal(module_of, tmp_path) -> None:
+    """Without a cleanup of the function, which its own process does."""
+    text = """
+import os, signal, time
+def f():
+    child = os.fork()
+    if not child:
+        try:
+            time.sleep(60)
+        finally:
+            os._exit(7)
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+    ran = run(tmp_path, function_app(module_of(text).f))
+
+    assert (ran.code, ran.err) == (0, "")
+    assert value_of(ran.document) == -signal.SIGTERM
+
+
 def test_only_replica_0_writes_unless_all_are_gathered(module_of, tmp_path) -> None:
     function = module_of("def f(replica):\n    return replica.id\n").f
 
@@ -328,6 +358,15 @@ def test_records_of_a_tracker_stay(module_of, tmp_path) -> None:
     ran = run(tmp_path, function_app(module_of(text).f))
 
     assert ran.document == {"metadata": {"a": 1}, "value": 3}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[1]"], ids=["cut", "not a text", "a list"])
+def test_a_result_replaces_records_that_cannot_be_read(module_of, tmp_path, content) -> None:
+    text = "import os\ndef f(n):\n    open(os.environ['LAUNCH_RESULT_PATH'], 'wb').write(bytes(n))\n    return 3\n"
+    ran = run(tmp_path, function_app(module_of(text).f, [[*content]]))
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.document == {"value": 3}
 
 
 class Scalar:

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_launch.functions import program
 from airflow_provider_launch.functions.app import _divided
+from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 
@@ -99,6 +100,10 @@ KINDS = {
         "x = 1\nclass K:\n    x = x + 1\n    y = [x for _ in range(2)]\n    def m(self):\n        return super().__init__()\n"
         "def f():\n    return K.x, K.y, K().m()\n",
         (), (2, [1, 1], None),
+    ),
+    "a class that hides a name that cannot travel": (
+        "import logging\nlog = logging.getLogger()\nclass K:\n    log = 1\n    y = log + 1\ndef f():\n    return K.y\n",
+        (), 2,
     ),
     "hints without their modules": (
         "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas as pd\n"
@@ -378,6 +383,14 @@ def test_a_file_that_has_changed_is_refused(module_of, tmp_path) -> None:
         source_of(module.f)
 
 
+def test_a_file_that_is_no_longer_python_is_refused(module_of, tmp_path) -> None:
+    module = module_of("def f():\n    return 1\n")
+    (tmp_path / "dag.py").write_text("def f(:\n")
+
+    with pytest.raises(InvalidAppError, match=r"cannot travel: its source cannot be read from '.*dag\.py'"):
+        source_of(module.f)
+
+
 def test_values_that_come_later_count_in_the_end(module_of) -> None:
     """While the file is read, names below the function have no values yet."""
     seen: list[tuple[str, ...]] = []
@@ -396,3 +409,17 @@ def test_values_that_come_later_count_in_the_end(module_of) -> None:
 
     assert seen == [("A",)]
     assert there(module.f)() == (1, 1)
+
+
+def test_values_of_a_function_around_it_may_come_later(module_of) -> None:
+    """The decorator runs before the lines below the function."""
+    seen: list[tuple[bool, tuple[str, ...]]] = []
+    text = "def dag(see, is_set):\n    def f():\n        return n\n    see(f)\n    if is_set:\n        n = 1\n    return f\n"
+    dag = module_of(text).dag
+
+    function = dag(lambda f: seen.append((surely_travels(f), source_of(f).later)), True)
+
+    assert seen == [(False, ("n",))]
+    with pytest.raises(InvalidAppError, match="cannot travel: 'n' has no value yet; move its definition up"):
+        source_of(dag(source_of, False), is_final=True)
+    assert there(function)() == 1

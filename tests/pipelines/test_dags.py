@@ -54,6 +54,7 @@ WRONG = {
         "dag: {start_at: a, steps: {a: {type: task, command: m.f, airflow: {pool: 5}, next: success}}}\n",
         "wrong.yaml:1: step 'a': is refused by Airflow: 'pool' for task 'a' expects",
     ),
+    "unexpected error": (f"name: {'x' * 300}\n" + STUB.format("success"), "wrong.yaml: cannot become a DAG: "),
 }
 
 
@@ -92,6 +93,9 @@ def test_a_wrong_file_is_an_import_error_of_its_own(module, tmp_path, caplog, wr
     assert [dag.dag_id for dag in found.serialized_dags] == ["good"]
     assert [*found.import_errors] == ["files/wrong.yaml"]
     assert expected in found.import_errors["files/wrong.yaml"]
+    # In front of it is a line of ours, which a task of that file shows.
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("pipelines.dags")]
+    assert [expected in line for line in lines] == [True]
     # The log of the DAG processor names the file, too.
     assert f"Failed to serialize DAG: {tmp_path / 'files/wrong.yaml'}" in caplog.text
 
@@ -153,16 +157,34 @@ def test_the_start_of_a_task_reads_the_file_of_its_dag(write, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("damage", ["not text", "a link to nothing"])
-def test_a_file_that_cannot_be_read_stops_no_task_of_another_file(write, tmp_path, monkeypatch, damage):
+@pytest.mark.parametrize(("wanted", "is_reported"), [("good", False), ("bad", True), (None, True)])
+def test_a_file_that_cannot_be_read_stops_no_task_of_another_file(
+    write, tmp_path, monkeypatch, damage, wanted, is_reported
+):
     write(STUB.format("success"), "files/good.yaml")
     path = tmp_path / "files/bad.yaml"
     if damage == "not text":
         path.write_bytes(b"dag: \xff\n")
     else:
         path.symlink_to("nowhere")
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "good")
+    if wanted is not None:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+    namespace = {"__file__": str(tmp_path / "module.py")}
 
-    assert [dag.dag_id for dag in load_pipelines("files", {"__file__": str(tmp_path / "module.py")})] == ["good"]
+    assert [dag.dag_id for dag in load_pipelines("files", namespace)] == ([] if wanted == "bad" else ["good"])
+    assert [name for name in namespace if "bad" in name] == ["pipeline_bad_yaml_invalid"] * is_reported
+
+
+@pytest.mark.parametrize("line", ["name: [", "name:x", "name: 2001-99-99", "'name': \"x"])
+def test_a_name_that_cannot_be_read_stops_no_task_of_another_file(write, tmp_path, monkeypatch, line):
+    """The file may be that of any DAG, so that its error is reported."""
+    write(STUB.format("success"), "files/good.yaml")
+    write(f"{line}\n{STUB.format('success')}", "files/bad.yaml")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "good")
+    namespace = {"__file__": str(tmp_path / "module.py")}
+
+    assert [dag.dag_id for dag in load_pipelines("files", namespace)] == ["good"]
+    assert "pipeline_bad_yaml_invalid" in namespace
 
 
 MAP = """

@@ -97,6 +97,7 @@ def test_every_kind_of_step_runs_and_a_failure_is_resumed(pipeline, tmp_path) ->
         *(f"each[{at}].one: succeeded before" for at in range(3)), "fit: succeeded before",
         "choose.left.a: succeeded before", "use: succeeded before", "files", "both.one.a", "both.two.a",
     ]  # fmt: skip
+    assert [*(folder / "tasks").iterdir()] == []
     assert next(runs_of(model.name)) == folder
     assert (folder / "catalog" / model.name / "run" / "files" / "all.txt").read_text() == "1\n2\n3\n"
 
@@ -157,6 +158,35 @@ def test_a_list_that_a_map_does_not_find_is_named_with_its_cure(write, command, 
 
     assert DeskRun(model, new_run(model.name), shown.append).run({}) is None
     assert expected in shown[-1]
+
+
+@pytest.mark.parametrize(
+    ("reducer", "expected"),
+    [
+        ("sum", "an integer has more than 64 bits"),
+        ("desk_reducer.first", "ValueError: no value is right"),
+        ("desk_reducer.no_such", "AttributeError: module 'desk_reducer' has no attribute 'no_such'"),
+    ],
+)
+def test_values_of_a_map_that_cannot_be_reduced_fail_the_run(write, reducer, expected) -> None:
+    """The handler of the map runs, as in Airflow; an error of a reducer ended the program with a traceback."""
+    shown: list[str] = []
+    write("def first(values):\n    raise ValueError('no value is right')\n", "desk_reducer.py")
+    step = "{type: task, command_type: shell, command: 'export y=4611686018427387904', returns: [y], next: success}"
+    model = load(
+        write(f"""
+        dag:
+          start_at: m
+          steps:
+            m: {{type: map, iterate_on: [1, 2], iterate_as: x, reducer: {reducer}, next: success, on_failure: h, branch: {{start_at: a, steps: {{a: {step}}}}}}}
+            h: {{type: stub, next: success}}
+        """)
+    )
+    run = DeskRun(model, new_run(model.name), shown.append)
+
+    assert run.run({}) is not None
+    assert run.failed == ["m"]
+    assert [expected in line for line in shown if "FAILED" in line] == [True]
 
 
 def test_settings_are_templates_at_the_desk(write) -> None:

@@ -153,6 +153,44 @@ def test_the_folder_of_a_deferred_task_may_be_a_template(write, tmp_path, monkey
     assert [place.settings.data_dir for place in places] == [f"{tmp_path}/r"]
 
 
+def refuse(*_: object) -> None:
+    raise ConnectionError("Airflow does not answer")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_record_that_airflow_does_not_take_ends_no_task(task, monkeypatch, caplog, fails):
+    caplog.set_level(logging.INFO)
+    attempt = task.start()
+    monkeypatch.setattr(task.store, "set", refuse, raising=False)
+    task.context["ti"].xcom_push = refuse
+    if fails:
+        attempt.fail(RuntimeError("of the program"))
+    else:
+        attempt.succeed({"handle": "h", "roles": {}, "state": "SUCCEEDED"}, {}, {})
+
+    assert (attempt.record.state, attempt.record.error) == (
+        ("FAILED", "of the program") if fails else ("SUCCEEDED", "")
+    )
+    assert f"attempt 1 on local {attempt.record.state}" in caplog.text
+
+
+def test_files_of_a_failed_task_that_cannot_be_stored_are_a_line_of_its_log(task, caplog):
+    """The error of the program is the one that counts."""
+    folder = task.start().prepare_files()
+    (folder / "model.py").symlink_to("../../../secret.py")
+    (task.tmp_path / "secret.py").touch()
+    attempt = task.resume()
+    error = RuntimeError("of the program")
+    error.status = SimpleNamespace(roles=(), state="FAILED")  # type: ignore[attr-defined]
+
+    with pytest.raises(RuntimeError, match="of the program"), attempt.failing_ends():
+        raise error
+
+    assert (task.store[KEY][-1]["state"], task.store[KEY][-1]["error"]) == ("FAILED", "of the program")
+    assert "files of the failed task could not be stored in the catalog: 'model.py' is a link that leads" in caplog.text
+    assert not folder.exists()
+
+
 def test_an_object_of_a_task_whose_folder_is_unknown_is_an_error(task):
     task.op.step = TaskStep("s", returns=(Return("model", "object"),))
     task.start().prepare_files()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from airflow_provider_launch.pipelines import dag_from_file, load_pipelines
-from airflow_provider_launch.pipelines.file_docs import LARGEST_SHOWN, masked_yaml
+from airflow_provider_launch.pipelines import dag_from_file, load, load_pipelines
+from airflow_provider_launch.pipelines.file_docs import LARGEST_SHOWN, docs_of_files, masked_yaml
 
 FILE = """# the nightly one
 parameters: {api_token: initial, day: mönday}
@@ -85,6 +85,25 @@ def test_a_file_that_is_too_large_is_named(write) -> None:
     path = write(f"# {'x' * LARGEST_SHOWN}\n" + PART)
 
     assert dag_from_file(path).doc_md == f"`pipeline.yaml` is too large to show ({len(path.read_text())} characters).\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(None, "FileNotFoundError"), (b"\xff", "UnicodeDecodeError"), (b"a: [", "ParserError")],
+    ids=["gone", "not text", "not YAML"],
+)
+def test_a_file_that_has_changed_since_it_was_read_is_named(module, tmp_path, content, error) -> None:
+    """The other files are shown, and the next parse reports it."""
+    model = load(tmp_path / "files" / "nightly.yaml")
+    part = tmp_path / "files" / "parts" / "part.yaml"
+    if content is None:
+        part.unlink()
+    else:
+        part.write_bytes(content)
+
+    shown = docs_of_files(tmp_path / "files" / "nightly.yaml", model)
+
+    assert shown == f"{SHOWN.partition('`parts')[0]}`parts/part.yaml` cannot be shown: {error}\n"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -145,6 +146,7 @@ def test_a_base_that_cannot_exist_yet_is_of_no_other_user(tmp_path):
 
     for base in (tmp_path / "later" / "base", tmp_path / "file" / "base"):
         refuse_shared(base)
+        refuse_foreign(base)
 
 
 def test_new_folders_are_closed_to_other_users(tmp_path):
@@ -198,6 +200,66 @@ def test_a_folder_that_became_a_link_is_refused(task, tmp_path):
 
     with pytest.raises(FolderError, match="is a link"):
         TaskFolder(task)
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
+    make_dirs(tmp_path / "parent")
+
+    with pytest.raises(FileNotFoundError):
+        TaskFolder(tmp_path / "parent" / "task")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("fifo", FolderError, "'fifo' was replaced and is not a regular file; wait"),
+        ("socket", FolderError, "'socket' was replaced by a link or a device; wait"),
+        ("sub/file/x", FolderError, "'sub/file/x' was replaced by a link or a device; wait"),
+        ("sub/gone", FileNotFoundError, "gone"),
+        ("sub", FolderError, "'sub' was replaced and is not a regular file; wait"),
+    ],
+)
+def test_a_file_that_became_something_else_is_refused(task, monkeypatch, name, error, text):
+    (task / "sub").mkdir()
+    (task / "sub" / "file").touch()
+    os.mkfifo(task / "fifo")
+    monkeypatch.chdir(task)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+
+    with pytest.raises(error, match=text):
+        read(task, name)
+
+
+def opened_below(path: Path) -> list[str]:
+    """Return the open files and folders of this process below a path."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the list itself
+            found.append(str(fd.readlink()))
+    return [one for one in found if one.startswith(str(path))]
+
+
+def test_no_file_or_folder_stays_open(task, tmp_path):
+    """A worker reads the files of any number of tasks."""
+    make_dirs(task / "sub" / "inner")
+    (task / "sub" / "inner" / "file").touch()
+    os.mkfifo(task / "sub" / "fifo")
+    (task / "link").symlink_to("gone")
+
+    with contextlib.closing(TaskFolder(task)) as left:
+        assert opened_below(tmp_path) == [str(task)]
+        left.sizes()
+        left.open("sub/inner/file").close()
+        for name in ("sub/fifo", "sub/gone", "sub/inner/file/x"):
+            with pytest.raises((FolderError, FileNotFoundError)):
+                left.open(name)
+        assert opened_below(tmp_path) == [str(task)]
+    assert opened_below(tmp_path) == []
+    for path in (task / "gone", task / "sub" / "inner" / "file"):
+        with pytest.raises((FolderError, FileNotFoundError)):
+            TaskFolder(path)
+    assert opened_below(tmp_path) == []
 
 
 def test_a_folder_below_what_others_may_write_is_refused(task):
@@ -320,6 +382,15 @@ def test_a_folder_of_any_depth_is_removed(deep):
 
     assert not deep.exists()
     remove_folder(deep)
+
+
+def test_a_folder_is_removed_where_no_program_is_installed(task, tmp_path, monkeypatch):
+    (task / "file").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    remove_folder(task)
+
+    assert not task.exists()
 
 
 def test_a_folder_that_cannot_be_removed_stays(tmp_path, monkeypatch):

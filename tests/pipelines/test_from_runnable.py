@@ -174,8 +174,14 @@ def test_a_job_is_a_pipeline_of_one_task() -> None:
             PeerPipeline([NotebookTask("b", notebook="a.ipynb", optional_ploomber_args={"log_output": True})], "p"),
             ["task 'b' has 'optional_ploomber_args', but ploomber does not run it here"],
         ),
+        (
+            PeerPipeline(
+                [PythonTask("f", function=lambda: 1), Map("m", branch=PeerPipeline([Loop("again")])), Loop("l")], "p"
+            ),
+            ["task 'f'", "step 'again' is a loop", "step 'l' is a loop"],
+        ),
     ],
-    ids=["loop", "lambda", "no name", "ploomber"],
+    ids=["loop", "lambda", "no name", "ploomber", "nested"],
 )
 def test_steps_without_a_counterpart_are_named(source: Any, expected: list[str]) -> None:
     with pytest.raises(PipelineError) as caught:

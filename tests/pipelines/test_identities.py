@@ -48,6 +48,20 @@ def test_git_is_asked_only_about_a_checkout(
 
 
 @pytest.mark.parametrize(
+    "text", [None, "#!/bin/sh\nexec sleep 600\n", "no program"], ids=["missing", "hangs", "damaged"]
+)
+def test_a_git_that_does_not_answer_stops_no_launch(tmp_path: Path, monkeypatch, text: str | None) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "bin").mkdir()
+    if text is not None:
+        (tmp_path / "bin" / "git").write_text(text)
+        (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{':/usr/bin:/bin' if text else ''}")
+
+    assert git_identity(tmp_path) is None
+
+
+@pytest.mark.parametrize(
     ("image_ids", "expected"),
     [
         (["sha256:1", None, "sha256:1"], [("sha256:1", True)]),

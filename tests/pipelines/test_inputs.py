@@ -18,6 +18,7 @@ from airflow_provider_launch.pipelines.parameters import returned_values
 from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 
 NUMBERS = ("cpu", "gpu", "memory_mb", "replicas")
@@ -241,3 +242,21 @@ def test_parameters_that_look_like_secrets_are_masked_in_every_variable(write, m
         task.execute({"ti": ti, "params": {"api_token": "initial-token-123"}})
 
     assert "initial-token" not in str(redact("LAUNCH_PARAMETERS={'api_token': 'initial-token-123'}"))
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ("{}", "component 'mine_of_inputs.one' cannot be called: one() missing 1 required positional argument: 'x'"),
+        ("{x: word}", "component 'mine_of_inputs.one' returned str; it must return an AppDef"),
+    ],
+)
+def test_a_component_that_gives_no_app_is_refused(write, args, text):
+    head = "from airflow_provider_launch.specs import AppDef\n"
+    write(f"{head}def one(x: str) -> AppDef:\n    return x\n", "mine_of_inputs.py")
+    step = f"{{type: task, command_type: app, component: mine_of_inputs.one, args: {args}, next: success}}"
+
+    with pytest.raises(InvalidAppError) as caught:
+        built(write(f"dag: {{start_at: one, steps: {{one: {step}}}}}\n"), {})
+
+    assert str(caught.value) == text

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.pipelines import validate
-from airflow_provider_launch.pipelines.plugin import BaseExecutor
+from airflow_provider_launch.pipelines import dag_from_file, validate
+from airflow_provider_launch.pipelines.plugin import BaseExecutor, Node, NodeFailedError, load_executor
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.errors import InvalidAppError
+from tests.support.apps import until
 
 CALLS: list = []
 
@@ -98,6 +102,50 @@ def test_an_executor_that_no_plug_in_has(write):
     (problem,) = validate(write("executor: recording\ndag: {start_at: a, steps: {a: {type: stub, next: success}}}\n"))
 
     assert "'recording' is not a valid executor" in problem.text
+
+
+def test_an_executor_that_cannot_be_made_is_refused_without_retries(plugin):
+    """A retry would find the same mistake, so it is one of the DAG's author."""
+    with pytest.raises(InvalidAppError, match=r"^executor 'no-such' of a plug-in cannot be loaded: "):
+        load_executor("no-such", {}, print)
+    with pytest.raises(InvalidAppError, match=r"^executor 'recording' refuses its config: queue: Field required$"):
+        load_executor("recording", {}, print)
+
+
+def test_a_task_that_is_killed_ends_all_of_its_processes(plugin, write):
+    from tests.airflow.support import LISTENERS, logged
+
+    task = dag_from_file(write(FILE)).get_task("bad")
+    task.app = AppDef("a", [Role("r", "/", entrypoint="sh", args=["-c", "sleep 60 & jobs -p; wait"])])
+    pids: list[str] = []
+
+    def kill(line: str) -> None:
+        if line.isdecimal():
+            pids.append(line)
+            task.on_kill()
+
+    LISTENERS.append(kill)
+    try:
+        with logged(), pytest.raises(NodeFailedError, match="step 'bad' exited with code -15"):
+            task._launched({})
+    finally:
+        LISTENERS.remove(kill)
+
+    (pid,) = pids
+    until(lambda: not Path("/proc", pid).exists())
+
+
+def test_a_process_that_is_gone_can_be_killed(tmp_path):
+    """It may end between the question and the signal; here its group does not exist."""
+    node = Node("a", "a", "", "shell", [], {}, str(tmp_path))
+    process = node.process = subprocess.Popen(["sleep", "600"])
+    try:
+        node.kill()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    node.kill()
 
 
 def test_a_setting_that_the_executor_does_not_know(plugin, run_pipeline):

@@ -257,6 +257,57 @@ def test_plain_types_are_converted_where_pydantic_is_missing(
     assert program.cast(value, hint) == expected
 
 
+class Own:
+    """A class that pydantic does not know."""
+
+
+def test_a_value_stays_as_it_is_where_pydantic_has_no_converter() -> None:
+    own = Own()
+
+    assert program.cast(own, Own) is own
+    assert program.cast("x", Own) == "x"
+
+
+@pytest.mark.parametrize("hint", ["NoSuch", "list[", "int | 5"])
+def test_a_hint_that_cannot_be_evaluated_is_ignored(folders: tuple[Path, Path], hint: str) -> None:
+    """Its name may be imported for type checkers only."""
+    code, _ = folders
+    head = "" if hint == "list[" else "from __future__ import annotations\n"
+    (code / "mine.py").write_text(f"{head}def step(x: {hint!r}):\n    return {{'y': x}}\n")
+
+    ran = run(code, "function", "mine.step", "y", LAUNCH_PARAMETERS='{"x": 3}')
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert result(code) == {"y": 3}
+
+
+def test_a_notebook_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+
+    with pytest.raises(
+        SystemExit, match=r"^a notebook needs three packages where it runs: pip install nbclient .*nbcl"
+    ):
+        program.run_notebook("gone.ipynb", "", "", {}, [], str(tmp_path))
+
+
+def test_variables_that_a_program_has_set_are_json_or_text() -> None:
+    before = {"LAUNCH_PARAM_same": "1", "LAUNCH_PARAM_x": "1"}
+    after = {**before, "LAUNCH_PARAM_x": "word {", "LAUNCH_PARAM_y": "[1]", "MAGNUS_TRACK_loss": "nan?", "OTHER": "2"}
+
+    assert program.changed_variables(before, after, []) == {"x": "word {", "y": [1], "MAGNUS_TRACK_loss": "nan?"}
+    assert program.changed_variables(before, after, ["y"]) == {"y": [1], "MAGNUS_TRACK_loss": "nan?"}
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 5000, b"x" * 70_000], ids=["not text", "too large"])
+def test_a_result_that_is_a_mistake_is_left_to_the_launcher(tmp_path: Path, data: bytes) -> None:
+    """Its message names the step and the cure."""
+    (tmp_path / "result").write_bytes(data)
+
+    program.pack_result(str(tmp_path / "result"))
+
+    assert (tmp_path / "result").read_bytes() == data
+
+
 ARRAYS = {
     "array('d', [1, 2.5])": [1.0, 2.5],
     "{'a': array('i', [1]), 'b': [array('i', [2])]}": {"a": [1], "b": [[2]]},
@@ -290,7 +341,20 @@ def test_a_declared_value_that_is_not_json_fails_a_function(folders: tuple[Path,
     ran = run(code, "function", "mine.step", "model")
 
     assert ran.returncode == 1
-    assert "must be JSON" in ran.stderr
+    assert ran.stderr.startswith("the returned values must be JSON (text, numbers, lists, dicts): ")
+
+
+def test_a_value_that_contains_itself_is_not_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    loop: dict[str, object] = {}
+    loop["loop"] = loop
+    monkeypatch.setenv("LAUNCH_RESULT_PATH", str(tmp_path / "result"))
+
+    with pytest.raises(SystemExit, match=r"^the returned values must be JSON .*: Circular reference detected"):
+        program.write_result(loop)
+    program.write_result(loop, is_declared=False)
+
+    assert "ignored the returned values, which are not JSON (Circular reference detected)" in capsys.readouterr().out
+    assert not (tmp_path / "result").exists()
 
 
 def test_its_text_leaves_room_in_a_job_definition():

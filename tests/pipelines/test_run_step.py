@@ -10,6 +10,9 @@ import sys
 
 import pytest
 
+from airflow_provider_launch.pipelines.run_step import find_step, run_step
+from airflow_provider_launch.pipelines.validation import load
+
 FILE = """
     parameters: {xs: [1, 2], secret_free: yes}
     dag:
@@ -77,6 +80,7 @@ def test_what_is_wrong_is_shown(write, arguments, code, expected):
 
     assert ran.returncode == code
     assert expected in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named(write, monkeypatch):
@@ -93,6 +97,23 @@ def test_a_step_inherits_a_short_list_of_variables_and_those_that_are_named(writ
     ran = run(path, "run-step", "show")
 
     assert ran.stdout.splitlines()[0] == "set [1] []", ran.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 3", 1)])
+def test_a_step_with_a_connection_closes_its_clients(write, monkeypatch, command, code):
+    from airflow_provider_launch.hooks.launch import LaunchHook
+
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", "launch-local://")
+    step = f"{{type: task, command_type: shell, command: {command}, next: success}}"
+    model = load(
+        write(f"executor: {{type: local, config: {{conn_id: place}}}}\ndag: {{start_at: a, steps: {{a: {step}}}}}\n")
+    )
+    closed = []
+    close = LaunchHook.close
+    monkeypatch.setattr(LaunchHook, "close", lambda hook: closed.append(hook.launch_conn_id) or close(hook))
+
+    assert run_step(model, find_step(model, "a")[0], {}, elements=[])[0] == code
+    assert closed == ["place"]
 
 
 def test_problems_of_a_file_are_shown(write):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from airflow_provider_launch.pipelines import PipelineError, load, validate
+from airflow_provider_launch.pipelines import Pipeline, PipelineError, Stub, load, validate
 
 CASES = {
     "unknown next": (
@@ -460,6 +461,38 @@ def test_a_file_that_is_not_there(tmp_path):
     (problem,) = validate(tmp_path / "gone.yaml")
 
     assert "cannot be read: No such file" in str(problem)
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    (tmp_path / "pipeline.yaml").write_bytes(b"dag: \xff\n")
+
+    assert [problem.text for problem in validate(tmp_path / "pipeline.yaml")] == [
+        "cannot be read: it is not UTF-8 text"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dag: {start_at: a\nb: 1", r":2: is not valid YAML: (did not find )?expected ',' or '}'.*"),
+        ("dag: \x01", r": is not valid YAML: unacceptable character #x0001: .*"),
+    ],
+    ids=["not closed", "control character"],
+)
+def test_an_error_of_yaml_has_its_reason_in_its_first_line(write, text, expected):
+    (problem,) = validate(write(text + "\n"))
+
+    assert re.fullmatch(expected, str(problem).partition("pipeline.yaml")[2].splitlines()[0])
+
+
+def test_an_unexpected_error_of_airflow_is_a_problem_of_the_file(write):
+    name = "x" * 300
+    text = f"name: {name}\ndag: {{start_at: a, steps: {{a: {{type: stub, next: success}}}}}}\n"
+
+    for problems in (validate(write(text)), Pipeline(name, steps=[Stub("a")]).validate()):
+        assert [re.sub(r": \w+: ", ": ", one.text) for one in problems] == [
+            "cannot become a DAG: The key has to be less than 250 characters, not 300"
+        ]
 
 
 def test_an_anchor_outside_of_the_dag_is_no_unknown_field(write):
