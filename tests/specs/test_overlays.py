@@ -17,6 +17,7 @@ from airflow_provider_launch.specs.overlays import (
     OverlaySpec,
     apply_overlay,
     get_overlay,
+    guarded,
     set_overlay,
     validate_overlay,
 )
@@ -242,3 +243,17 @@ def test_an_honest_file_may_be_large_and_have_aliases(tmp_path):
     found = get_overlay(Role("r", "i", metadata={"docker": str(path)}), "docker", "Container")
 
     assert (found["b"], found["c"], len(found["d"])) == ({"x": [1, 2]}, {"x": [1, 2], "y": 2}, 20_001)
+
+
+def test_a_check_of_locations_ends_with_its_block(target, tmp_path):
+    path = tmp_path / "pod.yaml"
+    path.write_text("a: 1")
+    target.metadata["k"] = {"__torchx_overlays__": True, "Pod": str(path)}
+
+    def refuse(location: str) -> None:
+        raise PermissionError(location)
+
+    with pytest.raises(PermissionError, match=str(path)), guarded(refuse):
+        get_overlay(target, "k", "Pod")
+
+    assert get_overlay(target, "k", "Pod") == {"a": 1}
