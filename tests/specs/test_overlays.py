@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import os
+import sys
 
 import pytest
 
@@ -257,3 +258,11 @@ def test_a_check_of_locations_ends_with_its_block(target, tmp_path):
         get_overlay(target, "k", "Pod")
 
     assert get_overlay(target, "k", "Pod") == {"a": 1}
+
+
+def test_a_file_of_a_store_without_its_library_is_named(target, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    target.metadata["k"] = {"__torchx_overlays__": True, "Pod": "memory://pod.yaml"}
+
+    with pytest.raises(ValueError, match=r"overlay file 'memory://pod\.yaml' cannot be read: .*fsspec"):
+        get_overlay(target, "k", "Pod")

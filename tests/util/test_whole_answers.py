@@ -44,11 +44,11 @@ def test_a_long_line_costs_each_of_its_bytes_once() -> None:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection, the first one with a limit for single steps; a response is on its way to it."""
+    """A connection: our end has a limit for single steps, and the other end has sent the start of a response."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(10)
-        theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nok")
         yield ours, theirs
 
 
@@ -80,8 +80,9 @@ def test_the_limit_of_the_header_is_not_one_of_the_body(ends, monkeypatch) -> No
     with LimitedResponse(ends[0]) as response:
         response.begin()
         clock.now += 1000
+        ends[1].sendall(b"ay")
 
-        assert response.read(2) == b"ok"
+        assert response.read(4) == b"okay"
 
 
 def test_a_response_that_is_closed_closes_its_connection(ends) -> None:
