@@ -214,6 +214,18 @@ def test_a_wrong_option_of_a_connection_is_named_when_it_is_checked() -> None:
         assert caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("root", "option 'root' defines where apps run; set it in connection 'c'"),
+        ("grace", "unknown option 'grace'; did"),
+    ],
+)
+def test_a_wrong_option_of_one_launch_is_named_with_its_giver(name: str, text: str) -> None:
+    with pytest.raises(InvalidRunConfigException, match=f"^-cfg: {text}"):
+        connection("launch_local", extra={"root": "/r"}).merged_cfg({name: 1}, "-cfg")
+
+
 def test_a_plug_in_that_cannot_be_imported_is_named_with_its_type(monkeypatch) -> None:
     broken = EntryPoint("launch_broken", "surely_not_installed:Scheduler", CONNECTIONS_GROUP)
     monkeypatch.setattr(extras, "plugin_types", lambda: {"launch_broken": broken})
