@@ -75,7 +75,9 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
         app: object = utils.instantiate(_resolved(config, data), _convert_="all")
     except (errors.HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
         hint = "a group that is overridden must be in the defaults list, such as '- role: null'; "
-        shown = f"{hint if choices and isinstance(error, errors.ConfigCompositionException) else ''}{error}"
+        # Hydra's error for a value that cannot be parsed has no text, only a cause.
+        reason = str(error) or str(error.__cause__)
+        shown = f"{hint if choices and isinstance(error, errors.ConfigCompositionException) else ''}{reason}"
         raise InvalidAppError(f"config {config_name!r} in {config_dir!r} cannot be used: {shown}") from error
     if not isinstance(app, AppDef):
         raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")

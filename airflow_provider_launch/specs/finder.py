@@ -198,7 +198,8 @@ def _find_in_module(name: str, module: str, function: str, validators: Validator
     try:
         found = import_attr(module, function, None)
     except AttributeError:
-        if not hasattr(sys.modules.get(module), function):
+        # A module whose import failed is not there.
+        if module in sys.modules:
             return None
         raise
     if found is None:

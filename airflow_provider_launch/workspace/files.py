@@ -149,7 +149,20 @@ class WorkspaceFiles:
         )
 
     def digest(self) -> str:
-        """Return 64 hex digits over paths, kinds and contents; times and owners are ignored."""
+        """Return 64 hex digits over paths, kinds and contents; times and owners are ignored.
+
+        Raises:
+            InvalidAppError: a file cannot be read.
+        """
+        try:
+            return self._digest()
+        except OSError as error:
+            raise InvalidAppError(
+                f"{self} cannot be read: {error.strerror} ({error.filename}); "
+                f"correct its permissions, or leave the file out by {LAUNCH_IGNORE}"
+            ) from error
+
+    def _digest(self) -> str:
         result = hashlib.sha256()
         for path, entry in self.entries.items():
             kind = "link" if stat.S_ISLNK(entry.mode) else "dir" if stat.S_ISDIR(entry.mode) else "file"

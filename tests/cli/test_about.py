@@ -21,6 +21,9 @@ def test_components_are_listed(launch) -> None:
 
 def test_one_component_is_shown(launch) -> None:
     assert "--num_replicas" in launch("components", "utils.echo").out
+    found = launch("components", "--json", "utils.echo").data
+    assert found["component"] == "utils.echo"
+    assert "--num_replicas" in found["usage"]
     assert "def echo(" in launch("components", "--print", "utils.echo").out
     assert launch("components", "utils.ecko").code == 2
 

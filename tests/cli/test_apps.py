@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_provider_launch._airflow import AirflowNotFoundException
 from airflow_provider_launch.cli.apps import parse_duration
 from airflow_provider_launch.cli.targets import for_handle
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -80,6 +81,7 @@ def test_an_undefined_connection_is_never_the_default_engine(launch, app, comman
 
     assert ran.code == 2
     assert "connection 'gpu_cluster' is not defined here" in ran.err
+    assert "its session 'gpu_cluster', add -s local" in ran.err
     assert "AIRFLOW_CONN_GPU_CLUSTER" in ran.err
 
 
@@ -202,3 +204,32 @@ def test_what_is_no_handle_is_wrong_usage(launch) -> None:
 
     assert ran.code == 2
     assert "scheduler://session/app_id" in ran.err
+
+
+def test_a_state_that_does_not_exist_is_refused_with_all_states(launch) -> None:
+    ran = launch("list", "--state", "done")
+
+    assert ran.code == 2
+    assert "'done' is not a state; there are UNSUBMITTED, " in ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (AirflowNotFoundException("gone"), 2, "connection 'gone' is not defined"),
+        (OSError("no database"), 4, "'gone' is not defined in this shell, and Airflow cannot be asked: no database"),
+    ],
+    ids=["absent", "outage"],
+)
+def test_a_connection_that_airflow_does_not_return(launch, shell, monkeypatch, error, code, text) -> None:
+    (shell / "airflow.cfg").write_text("")
+    monkeypatch.setenv("AIRFLOW_CONFIG", str(shell / "airflow.cfg"))
+
+    def find(_conn_id: str) -> None:
+        raise error
+
+    monkeypatch.setattr("airflow_provider_launch.hooks.connections.find_connection", find)
+    ran = launch("list", "-c", "gone")
+
+    assert ran.code == code
+    assert text in ran.err

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pty
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +92,34 @@ def test_a_pipe_gets_the_text_unchanged(capsys) -> None:
     Output(as_json=False).data(HOSTILE)
 
     assert capsys.readouterr().out == f"{HOSTILE}\n"
+
+
+def test_a_message_that_cannot_be_written_is_reported_as_any_handler_does(monkeypatch) -> None:
+    class Narrow(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "progress\n":
+                raise ValueError("narrow")
+            return super().write(text)
+
+    found = Narrow()
+    monkeypatch.setattr(sys, "stderr", found)
+    with Output(as_json=False).messages(verbose=False):
+        logging.getLogger("airflow_provider_launch").info("progress")
+
+    assert found.getvalue().startswith("--- Logging error ---\n")
+
+
+def test_data_is_discarded_without_a_trace(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "out"
+    with path.open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        before = set(Path("/proc/self/fd").iterdir())
+        Output(as_json=False).discard()
+        Output(as_json=False).data("late")
+        file.flush()
+
+        assert set(Path("/proc/self/fd").iterdir()) <= before
+    assert path.read_text() == ""
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", "\x9b\u202e\x7f", {"a": {1}}])
@@ -253,13 +283,16 @@ def test_a_configuration_of_another_user_is_ignored_unless_it_is_named(launch, s
         ("--tail", "9" * 30),
         ("--regex", "a{99999999999999999999}"),
         ("--regex", "(" * 5000),
+        ("--regex", "("),
     ],
-    ids=["tail", "repeat", "deep"],
+    ids=["tail", "repeat", "deep", "open"],
 )
 def test_absurd_filters_are_no_fault(launch, words) -> None:
     handle = launch("run", "-s", "local", "--wait", "utils.sh", "--", "true").out.strip()
+    ran = launch("log", *words, handle)
 
-    assert launch("log", *words, handle).code in (0, 2)
+    assert ran.code == (0 if "--tail" in words else 2)
+    assert ("is not a regular expression: " in ran.err) == ("--regex" in words)
 
 
 def test_many_ranges_of_replicas_are_refused(launch) -> None:

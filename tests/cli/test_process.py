@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from airflow_provider_launch.cli.commands import COMMANDS
 from airflow_provider_launch.cli.main import main
 from tests.airflow.conftest import engine
+from tests.airflow.plugin import OPENED
 from tests.cli.conftest import ROOT
 from tests.support.apps import until
 
@@ -63,6 +65,8 @@ def test_an_interrupted_run_ends_its_local_app(start, launch, number) -> None:
     code, _, err = finished(process)
 
     assert code == 130
+    assert "the app is cancelled\n" in err
+    assert "interrupted\n" in err
     assert "Traceback" not in err
     until(lambda: state_of(launch, handle) == "CANCELLED")
 
@@ -89,7 +93,67 @@ def test_an_interrupted_run_leaves_the_app_of_an_engine(launch, define, engine) 
     handle = ran.out.strip()
     assert ran.code == 130
     assert f"the app continues; cancel it with: launch cancel {handle}\n" in ran.err
+    assert ran.err.endswith("interrupted\n")
     assert state_of(launch, handle) == "PENDING"
+
+
+@pytest.mark.parametrize(
+    "words", [("list", "-c", "cluster"), ("connections", "--test", "cluster")], ids=["list", "test"]
+)
+def test_a_command_closes_the_clients_that_it_has_opened(launch, define, engine, words) -> None:
+    """Airflow's own command may do more in the same process."""
+    define("cluster", "launch", scheduler="fake", params={"engine": engine.name})
+    ran = launch(*words)
+
+    assert ran.code == 0, ran.err
+    assert [scheduler.closed for scheduler in OPENED] == [1]
+
+
+@pytest.mark.parametrize("words", [("components", "utils.echo"), ("components", "utils.ecko")], ids=["good", "wrong"])
+def test_a_command_leaves_the_settings_of_its_process(launch, monkeypatch, words) -> None:
+    logger = logging.getLogger("airflow_provider_launch")
+    handlers: list[logging.Handler] = [logging.NullHandler()]
+    monkeypatch.setattr(logger, "level", logging.ERROR)
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", handlers)
+    before = signal.getsignal(signal.SIGTERM)
+    launch(*words)
+
+    assert (logger.level, logger.propagate, logger.handlers) == (logging.ERROR, False, handlers)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Flushed(io.StringIO):
+    """A stream whose reader has ended, which shows when it is flushed."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_has_ended_does_not_change_the_code_of_an_error(shell, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdout", Flushed())
+
+    assert main(["components", "utils.ecko"]) == 2
+    assert "did you mean 'utils.echo'" in capsys.readouterr().err
+
+
+def test_an_error_comes_after_the_data_before_it(launch, monkeypatch) -> None:
+    """A script that reads both from one pipe gets them in order."""
+    found: list[str] = []
+
+    class Kept(io.StringIO):
+        def flush(self) -> None:
+            found.append(self.getvalue())
+
+    def fail(_options, output) -> None:
+        output.data("first")
+        raise ValueError("second")
+
+    monkeypatch.setattr("airflow_provider_launch.cli.apps.list_apps", fail)
+    monkeypatch.setattr(sys, "stdout", Kept())
+
+    assert main(["list"]) == 2
+    assert found[-1:] == ["first\n"]
 
 
 def test_an_interrupted_log_leaves_the_app(start, launch) -> None:

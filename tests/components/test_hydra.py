@@ -6,6 +6,8 @@ import sys
 import traceback
 
 import pytest
+from hydra.errors import ConfigCompositionException, InstantiationException
+from omegaconf.errors import InterpolationResolutionError
 
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.builders import build_app
@@ -61,6 +63,25 @@ def test_a_config_that_is_not_yaml_is_refused(hydra, tmp_path):
 
     with pytest.raises(InvalidAppError, match=r"config 'broken' in .* cannot be used: while parsing"):
         hydra("-cn", "broken")
+
+
+@pytest.mark.parametrize(
+    ("app", "error", "text"),
+    [
+        ("{_target_: no.such.module}", InstantiationException, "Error locating target 'no.such.module'"),
+        ("{_target_: builtins.dict, _partial_: 7}", TypeError, "_partial_ flag must be a bool"),
+        ("{x: '${open'}", ConfigCompositionException, "no viable alternative|missing BRACE_CLOSE"),
+        ("${app}", InterpolationResolutionError, "Recursive interpolation"),
+    ],
+    ids=["target", "type", "grammar", "cycle"],
+)
+def test_a_config_that_cannot_be_used_has_the_reason(hydra, tmp_path, app, error, text):
+    (tmp_path / "wrong.yaml").write_text(f"app: {app}\n")
+
+    with pytest.raises(InvalidAppError, match=f"config 'wrong' in .* cannot be used: .*({text})") as raised:
+        hydra("-cn", "wrong")
+
+    assert isinstance(raised.value.__cause__, error)
 
 
 def test_a_missing_directory_is_named(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from airflow_provider_launch.apps import copy
+from airflow_provider_launch.apps import booth, copy
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.runtime.tracking import FsspecResultTracker
 from airflow_provider_launch.specs import AppState
@@ -75,6 +77,21 @@ def test_copy_knows_stores(tmp_path):
     copy.main(["--src", str(tmp_path / "a"), "--dst", "memory://dir/b"])
 
     assert fsspec.filesystem("memory").cat("/dir/b") == b"content"
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [(booth, ["--x1=1", "--x2=3", "--tracker_base=memory://results"]), (copy, ["--src=a", "--dst=memory://b"])],
+    ids=["booth", "copy"],
+)
+def test_without_fsspec_an_app_names_the_package(app, words, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+
+    with pytest.raises(SystemExit) as ended:
+        app.main(words)
+
+    assert ended.value.code == 2
+    assert "fsspec is not installed: pip install fsspec" in capsys.readouterr().err
 
 
 def test_a_dry_run_starts_nothing_and_an_error_ends_no_process(runner):

@@ -17,7 +17,7 @@ from airflow_provider_launch.connections.extras import CONNECTIONS_GROUP
 from airflow_provider_launch.connections.launch import LaunchConnection
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppDef, Role
-from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException, MissingDependencyError
 
 KUBECONFIG = {"apiVersion": "v1", "kind": "Config", "contexts": [], "clusters": [], "users": []}
 
@@ -151,6 +151,7 @@ def test_an_aws_connection_is_used_by_its_id() -> None:
         ("ssh", {"host": "h", "extra": {"host_proxy_cmd": "ssh -W x"}}, "cannot be used; name the jump host in ssh_ju"),
         ("ssh", {"host": "h", "extra": {"ciphers": ["a"]}}, "'ciphers' cannot be used"),
         ("ssh", {"host": "h", "extra": {"conn_timeout": "soon-hush"}}, "'conn_timeout' has a wrong value of type str"),
+        ("ssh", {"host": "h", "extra": {"conn_timeout": ["hush"]}}, "'conn_timeout' has a wrong value of type list"),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(conn_type: str, fields: dict[str, Any], text: str) -> None:
@@ -202,6 +203,40 @@ def test_each_engine_names_connections_of_its_type(conn_type: str, extra: dict[s
         params(conn_type, extra=extra)
     with pytest.raises(InvalidAppError, match="'own' has type 'http', not "):
         params(conn_type, Definition("own", "http"), extra=extra)
+
+
+def test_a_wrong_option_of_a_connection_is_named_when_it_is_checked() -> None:
+    wrong = connection("launch", extra={"scheduler": "local", "cfg": {"grace_s": "soon"}})
+
+    for act in (wrong.check, lambda: wrong.merged_cfg({})):
+        with pytest.raises(InvalidRunConfigException, match=r"^cfg of connection 'c': .*grace_s") as caught:
+            act()
+        assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("root", "option 'root' defines where apps run; set it in connection 'c'"),
+        ("grace", "unknown option 'grace'; did"),
+    ],
+)
+def test_a_wrong_option_of_one_launch_is_named_with_its_giver(name: str, text: str) -> None:
+    with pytest.raises(InvalidRunConfigException, match=f"^-cfg: {text}"):
+        connection("launch_local", extra={"root": "/r"}).merged_cfg({name: 1}, "-cfg")
+
+
+def test_a_plug_in_that_cannot_be_imported_is_named_with_its_type(monkeypatch) -> None:
+    broken = EntryPoint("launch_broken", "surely_not_installed:Scheduler", CONNECTIONS_GROUP)
+    monkeypatch.setattr(extras, "plugin_types", lambda: {"launch_broken": broken})
+
+    with pytest.raises(MissingDependencyError, match="connection type 'launch_broken' cannot be imported: No module"):
+        extras.plugin_scheduler("launch_broken")
+
+
+def test_a_limit_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(InvalidAppError, match=r"extra 'max_time_limit_s' must be .*, not str"):
+        extras.common_extras({"max_time_limit_s": "soon"})
 
 
 def test_a_uri_has_quoted_fields() -> None:

@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_launch.connections.definition import UNUSED_FIELDS, read_definition
+from airflow_provider_launch.connections.deployment import Deployment
 from airflow_provider_launch.connections.sources import definitions, find_definition, has_airflow, shell_deployment
 from airflow_provider_launch.specs.errors import InvalidAppError
 
@@ -73,6 +74,16 @@ def test_a_wrong_definition_is_named_without_its_text(value, message) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"), [("{", "is not valid JSON: Expecting"), ("[1]", "must be a JSON object")]
+)
+def test_a_wrong_extra_is_named(extra, message) -> None:
+    found = read_definition("c", {"conn_type": "launch_local", "extra": extra}, "here")
+
+    with pytest.raises(InvalidAppError, match=f"the extra of connection 'c' {message}"):
+        found.extras()
+
+
 @pytest.mark.parametrize("name", ["connections.yaml", "connections.json"])
 def test_a_file_has_what_airflow_exports(shell, name, monkeypatch) -> None:
     row = {"conn_type": "launch_local", "extra": '{"grace_s": 3}', "description": None, "host": None, "port": None}
@@ -131,3 +142,38 @@ def test_a_wrong_setting_is_named(monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOW_KUBECONFIG_EXEC", "perhaps")
     with pytest.raises(InvalidAppError, match="allow_kubeconfig_exec"):
         shell_deployment()
+
+
+UNREADABLE = "/proc/self/mem"
+"""A regular file that can be opened, but not read from its start."""
+
+
+@pytest.mark.parametrize("kind", ["open", "encoding", "no read"])
+def test_a_configuration_of_airflow_that_cannot_be_read_is_named(shell, monkeypatch, kind) -> None:
+    path = shell / "airflow.cfg"
+    if kind == "no read":
+        path.symlink_to(UNREADABLE)
+    else:
+        path.write_bytes(b"[launch" if kind == "open" else b"\xff")
+    monkeypatch.setenv("AIRFLOW_CONFIG", str(path))
+
+    with pytest.raises(InvalidAppError, match=r"airflow\.cfg cannot be read: "):
+        shell_deployment()
+
+
+def test_a_file_of_connections_that_cannot_be_read_is_named(shell) -> None:
+    (shell / "launch" / "connections.yaml").symlink_to(UNREADABLE)
+
+    with pytest.raises(InvalidAppError, match=r"connections\.yaml cannot be read: .*Input/output error"):
+        find_definition("c")
+
+
+@pytest.mark.parametrize("kind", ["open", "no read"])
+def test_a_file_of_defaults_that_cannot_be_read_is_named(tmp_path, kind) -> None:
+    path = tmp_path / "defaults"
+    path.write_text("[component:x\n") if kind == "open" else path.symlink_to(UNREADABLE)
+    found = Deployment(str(path))
+
+    for read in (lambda: found.component_defaults("x"), found.trackers):
+        with pytest.raises(InvalidAppError, match=r"^config_file in the section launch of airflow\.cfg: ."):
+            read()

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_launch.runner import Runner, get_runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories, get_scheduler_factories
 from airflow_provider_launch.schedulers.api import Capability, Stream
+from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.specs.api import AppDef, AppState, Role, Workspace
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -451,6 +452,24 @@ def test_a_parameter_that_no_scheduler_knows_is_refused():
                 runner.scheduler(name)
     with Runner("s", factories, scheduler_params={"ssh_host": "x"}) as runner:
         assert runner.scheduler("local")
+
+
+def test_a_scheduler_whose_parameter_is_refused_is_closed():
+    made: list[FakeScheduler] = []
+
+    class Strict(FakeScheduler):
+        connection_type = LocalConnection
+
+    def make(session_name, **_):
+        made.append(Strict(session_name))
+        return made[-1]
+
+    with Runner("s", {"fake": make}, scheduler_params={"fake": {"rooot": "x"}}) as runner:
+        for _ in range(2):
+            with pytest.raises(InvalidRunConfigException, match="unknown parameter 'rooot'"):
+                runner.scheduler("fake")
+
+    assert [scheduler.closed for scheduler in made] == [1, 1]
 
 
 def test_a_misspelt_parameter_is_warned_of_where_a_plugin_may_know_it(caplog):

@@ -223,6 +223,19 @@ def test_all_problems_are_listed_in_one_error():
 
 
 @pytest.mark.parametrize(
+    ("count", "last"), [(20, "roles.0.args.19: must be text"), (21, "and more"), (500, "and more")]
+)
+def test_the_first_problems_are_listed(count, last):
+    with pytest.raises(InvalidAppError) as caught:
+        check_app(AppDef("a", [_role(args=[1] * count)]))
+
+    lines = str(caught.value).splitlines()[1:]
+    assert lines[19].strip().startswith("roles.0.args.19: must be text")
+    assert lines[-1].strip().startswith(last)
+    assert len(lines) == min(count, 21)
+
+
+@pytest.mark.parametrize(
     "value",
     ["hunter2\0", "hunter2\ud800", "hunter2" * 20_000, 31337, ["hunter2"], {"hunter2": 1}],
     ids=["NUL", "surrogate", "long", "number", "list", "dict"],

@@ -269,3 +269,23 @@ def test_a_function_that_is_not_a_component_is_refused():
             build(other, [])
     with pytest.raises(InvalidAppError, match="component 'refuses': give me more"):
         build_app(refuses, {})
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(KeyError("no such size"), "no such size"), (KeyError(), "KeyError"), (ValueError(), "ValueError")],
+)
+def test_an_error_of_a_component_about_its_arguments_is_one_of_the_app(error, reason):
+    def fails() -> AppDef:
+        raise error
+
+    with pytest.raises(InvalidAppError, match=f"^component 'fails': {reason}$"):
+        build_app(fails, {})
+
+
+def test_an_annotation_that_does_not_exist_at_run_time_is_named():
+    def train(x: Absent) -> AppDef:  # type: ignore[name-defined]  # noqa: F821 - as below TYPE_CHECKING
+        return kept(x=x)
+
+    with pytest.raises(TypeError, match=r"component 'train': an annotation uses 'Absent', .* outside of TYPE_CHECKING"):
+        build_app(train, {"x": "1"})

@@ -54,6 +54,7 @@ def test_types_that_text_can_spell_are_right(lint, arg):
         ("*args", "Missing type annotation for argument 'args' in function 'fn'"),
         ("*, k", "Missing type annotation for argument 'k' in function 'fn'"),
         ("p, /", "Missing type annotation for argument 'p' in function 'fn'"),
+        ("x: 'in valid'", "Unsupported argument type ''in valid'' for argument 'x: 'in valid'' in function 'fn'"),
         (
             "x: dict[list[str], str]",
             "Non-primitive key type 'list[str]' for argument 'x: dict[list[str], str]' in function 'fn'",

@@ -137,6 +137,31 @@ def test_an_import_error_of_a_module_is_passed_on():
         get_component("bad.fn")
 
 
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("import no_such_module_at_all", ModuleNotFoundError),
+        ("raise ModuleNotFoundError('no_such_module_at_all')", ModuleNotFoundError),
+        ("import json\njson.no_such_module_at_all", AttributeError),
+    ],
+    ids=["import", "raise", "attribute"],
+)
+def test_an_error_of_a_package_or_module_is_not_taken_for_a_missing_component(theirs, line, error):
+    (theirs / "package").mkdir()
+    (theirs / "package" / "__init__.py").write_text(line)
+    (theirs / "package" / "mod.py").write_text(COMPONENT.format(name="fn"))
+
+    for name in ("foo.package.mod.fn", "their_components.package:fn"):
+        with pytest.raises(error, match="no_such_module_at_all"):
+            get_component(name)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_nothing_is_below_a_module_that_is_not_a_package():
+    with pytest.raises(ComponentNotFoundException, match=r"'foo\.sub\.deep\.below\.fn' does not exist"):
+        get_component("foo.sub.deep.below.fn")
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_registered_function_goes_before_all():
     @plugins.register.component("utils.echo")
@@ -280,3 +305,24 @@ def test_a_builtin_is_found_without_a_search_of_all():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_file_that_fails_leaves_no_module_and_no_path(tmp_path):
+    """The module of the last good version stays, because its functions may be in use."""
+    path, before = tmp_path / "mine.py", [*sys.path]
+    broken = "VERSION = 2\n1 / 0\n" + COMPONENT.format(name="fn")
+    path.write_text(broken)
+    modules = set(sys.modules)
+    with pytest.raises(ZeroDivisionError):
+        get_component(f"{path}:fn")
+    assert {name for name in set(sys.modules) - modules if "component" in name} == set()
+    assert sys.path == before
+
+    path.write_text("VERSION = 1\n" + COMPONENT.format(name="fn"))
+    name = get_component(f"{path}:fn").fn.__module__
+    path.write_text(broken)
+    with pytest.raises(ZeroDivisionError):
+        get_component(f"{path}:fn")
+
+    assert sys.modules[name].VERSION == 1
+    assert sys.path == before

@@ -136,11 +136,15 @@ def test_a_custom_module_wins_over_the_builtin_sets(write_module, monkeypatch):
     assert NamedResources()["gpu.small"] == Resource(1, 1, 1)
 
 
-def test_a_custom_module_that_was_named_must_exist(monkeypatch):
-    monkeypatch.setenv(CUSTOM, "surely_not_installed")
+@pytest.mark.parametrize("variable", [CUSTOM, "TORCHX_CUSTOM_NAMED_RESOURCES"])
+@pytest.mark.parametrize("path", ["surely_not_installed", "json:surely_not_defined"])
+def test_a_custom_module_that_was_named_must_exist(monkeypatch, variable, path):
+    monkeypatch.setenv(variable, path)
+    found = NamedResources()
 
-    with pytest.raises(ImportError, match=f"surely_not_installed.*{CUSTOM}"):
-        NamedResources()["gpu.small"]
+    for _ in range(2):
+        with pytest.raises(ImportError, match=rf"'{path}' \(from {variable}\) cannot be loaded: .*{path[-6:]}"):
+            found["gpu.small"]
 
 
 def test_a_plug_in_wins_over_all(write_module):

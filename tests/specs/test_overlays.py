@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import os
+import sys
 
 import pytest
 
@@ -17,6 +18,7 @@ from airflow_provider_launch.specs.overlays import (
     OverlaySpec,
     apply_overlay,
     get_overlay,
+    guarded,
     set_overlay,
     validate_overlay,
 )
@@ -242,3 +244,25 @@ def test_an_honest_file_may_be_large_and_have_aliases(tmp_path):
     found = get_overlay(Role("r", "i", metadata={"docker": str(path)}), "docker", "Container")
 
     assert (found["b"], found["c"], len(found["d"])) == ({"x": [1, 2]}, {"x": [1, 2], "y": 2}, 20_001)
+
+
+def test_a_check_of_locations_ends_with_its_block(target, tmp_path):
+    path = tmp_path / "pod.yaml"
+    path.write_text("a: 1")
+    target.metadata["k"] = {"__torchx_overlays__": True, "Pod": str(path)}
+
+    def refuse(location: str) -> None:
+        raise PermissionError(location)
+
+    with pytest.raises(PermissionError, match=str(path)), guarded(refuse):
+        get_overlay(target, "k", "Pod")
+
+    assert get_overlay(target, "k", "Pod") == {"a": 1}
+
+
+def test_a_file_of_a_store_without_its_library_is_named(target, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    target.metadata["k"] = {"__torchx_overlays__": True, "Pod": "memory://pod.yaml"}
+
+    with pytest.raises(ValueError, match=r"overlay file 'memory://pod\.yaml' cannot be read: .*fsspec"):
+        get_overlay(target, "k", "Pod")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch.specs.owner import TaskKey, task_of
+from airflow_provider_launch.specs.owner import OWNER, TaskKey, owner_from, owner_of, task_of
 
 KEY = {"dag_id": "d", "run_id": "r", "task_id": "t"}
 
@@ -28,3 +28,13 @@ def test_an_owner_names_its_task():
 )
 def test_ids_that_airflow_cannot_have_name_no_task(wrong):
     assert task_of({**KEY, **wrong}) is None
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", "NaN", "[" * 2000, '{"dag_id": "' + "d" * 100_000 + '"}', None])
+def test_a_label_that_is_not_an_owner_has_no_fields(text):
+    assert owner_from(text) == {}
+
+
+@pytest.mark.parametrize("found", [None, "text", ["dag_id"]])
+def test_metadata_without_an_owner_has_no_fields(found):
+    assert owner_of({OWNER: found}) == {}

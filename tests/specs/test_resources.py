@@ -17,6 +17,11 @@ def test_cpus_are_numbers_or_text_of_kubernetes(given: Any, number: object) -> N
     assert resource(cpu=given).cpu == number
 
 
+@pytest.mark.parametrize("given", [float("inf"), float("nan")], ids=str)
+def test_a_number_of_cpus_that_is_not_finite_is_left_for_the_checks(given: float) -> None:
+    assert Resource(cpu=given, gpu=0, memMB=1).cpu is given
+
+
 def test_repr_shows_all_fields():
     assert (
         repr(Resource(cpu=4, gpu=1, memMB=8 * GiB))

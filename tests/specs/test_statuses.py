@@ -136,6 +136,8 @@ def test_format_shows_the_known_facts_of_a_failed_replica(replica, text):
         ({"errorCode": True, "timestamp": True}, "<N/A>", "<N/A>"),
         ({"errorCode": [1], "timestamp": {}}, "<N/A>", "<N/A>"),
         ({"errorCode": -9, "timestamp": 1e40}, "-9", "<N/A>"),
+        ({"errorCode": -9, "timestamp": 1e12}, "-9", "<N/A>"),
+        ({"errorCode": -9, "timestamp": 1e17}, "-9", "<N/A>"),
         ({"errorCode": float("nan"), "timestamp": float("inf")}, "<N/A>", "<N/A>"),
         ({"errorCode": 1, "timestamp": 1700000000.9}, "1", "2023-11-14 22:13:20"),
         ({"errorCode": 10**400, "timestamp": 10**400}, "<N/A>", "<N/A>"),
@@ -251,6 +253,19 @@ def test_repr_with_replicas_can_be_read_by_a_safe_loader():
             ],
         }
     }
+
+
+def test_metadata_that_yaml_cannot_write_is_a_short_text():
+    """Numbers of libraries are subclasses of those of Python."""
+
+    class Size(int):
+        pass
+
+    status = AppStatus(AppState.FAILED, msg="m", metadata={"size": Size(3), "long": "x" * 1000})
+    shown = yaml.safe_load(repr(status))["AppStatus"]
+
+    assert shown["metadata"] == f"{{'size': 3, 'long': '{'x' * 479}"
+    assert (shown["state"], shown["msg"]) == ("FAILED (5)", "m")
 
 
 ODD_TEXTS = [

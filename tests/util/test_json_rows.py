@@ -137,3 +137,8 @@ def test_a_long_object_of_escapes_takes_little_memory() -> None:
 
     assert ends == [-1, 2]
     assert peak < 10_000_000
+
+
+def test_an_object_that_is_nested_too_deeply_is_an_error_of_the_document() -> None:
+    with pytest.raises(ValueError, match="an object is nested too deeply"):
+        list(json_rows([b'[{"a": ' + b"[" * 100_000]))

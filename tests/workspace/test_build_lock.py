@@ -105,3 +105,25 @@ def test_a_pipe_in_place_of_the_lock_is_refused_at_once(folder):
     with pytest.raises(SchedulerRejectedError, match="not a regular file"), _build_lock("digest"):
         pass
     assert not is_open(folder / "digest")
+
+
+def test_a_lock_leaves_nothing_open_and_may_be_gone_before_its_end(folder):
+    before = set(Path("/proc/self/fd").iterdir())
+    with _build_lock("digest"):
+        (folder / "digest").unlink()
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+
+    with pytest.raises(ZeroDivisionError), _build_lock("digest"):
+        1 / 0  # noqa: B018 - a build that fails
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_has_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+
+    with (
+        pytest.raises(SchedulerRejectedError, match=r"cannot be used: No such file or directory; remove it, or set TM"),
+        _build_lock("digest"),
+    ):
+        pass

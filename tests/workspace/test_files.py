@@ -137,6 +137,18 @@ def test_an_impossible_workspace_is_refused(projects, words, tmp_path, monkeypat
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_a_file_that_cannot_be_read_is_named_with_the_fix(tmp_path):
+    """Such as a file of another user, or one that was removed since the files were listed."""
+    tree(tmp_path, "a.py")
+    files = WorkspaceFiles.of(Workspace({str(tmp_path): ""}))
+    (tmp_path / "a.py").unlink()
+
+    with pytest.raises(
+        InvalidAppError, match=r"cannot be read: No such file or directory \(.*a\.py\);.*\.launchignore"
+    ):
+        files.digest()
+
+
 def test_the_error_for_a_large_workspace_names_its_largest_parts(tmp_path):
     tree(tmp_path, "a.py")
     (tmp_path / "data").mkdir()

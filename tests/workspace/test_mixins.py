@@ -13,6 +13,7 @@ from airflow_provider_launch.schedulers.api import Scheduler, WorkspaceMixin
 from airflow_provider_launch.specs import AppDef, AppDryRunInfo, InvalidAppError, Role, Workspace
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.workspace.dir_workspace import DirWorkspaceMixin, TmpDirWorkspaceMixin
+from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin
 
 
 class Base(Scheduler[dict]):
@@ -158,3 +159,41 @@ def test_tmp_dir_workspace_copies_into_a_new_directory(tmp_path, monkeypatch):
 
     assert roles[0].image == roles[1].image != "base"
     assert (Path(roles[0].image) / "x").read_text() == "x"
+
+
+def test_a_copy_that_fails_leaves_no_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x").write_bytes(bytes(2_000_000))
+
+    class Temporary(TmpDirWorkspaceMixin, Base):
+        pass
+
+    with pytest.raises(InvalidAppError, match="workspace_max_mb is 1"):
+        Temporary().build_workspaces([role("a", workspace=Workspace({str(source): ""}))], {"workspace_max_mb": 1})
+
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_file_that_is_removed_before_it_is_packed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x").write_text("x")
+
+    class Builds:
+        """An engine that has the base image only."""
+
+        def image_id(self, name: str) -> str | None:
+            if name == "base":
+                return "sha256:1"
+            (source / "x").unlink(missing_ok=True)
+            return None
+
+    class Images(DockerWorkspaceMixin, Base):
+        def _image_builds(self, cfg):
+            return Builds()
+
+    with pytest.raises(InvalidAppError, match=r"cannot be packed: No such file or directory \(.*/source/x\); correct"):
+        Images().build_workspaces([role("a", workspace=Workspace({str(source): ""}))], {})
