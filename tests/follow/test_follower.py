@@ -528,6 +528,21 @@ def test_a_loop_that_was_left_continues(engine, follow, app_id):
     assert states(collect(follower)) == ["SUCCEEDED"]
 
 
+def test_between_lines_there_is_no_replica_to_leave(engine, follow, app_id):
+    """The lines that were shown before belong to a replica that is still read."""
+    engine.state(app_id, AppState.RUNNING)
+    engine.write(app_id, "worker", 0, "one\n")
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, LogLines))
+    events += until(follower, is_tick)
+    follower.leave(0)
+    engine.write(app_id, "worker", 0, "two\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert texts(events) == ["one\n", "two\n"]
+
+
 def test_a_loop_ends_when_its_follower_is_closed(follow):
     """Another thread may close it, such as that of a kill."""
     follower = follow()
