@@ -10,17 +10,19 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch.operators._record import KILLED
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
+    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.airflow.plugin import OPENED
-from tests.airflow.support import launch, run_task, sh
+from tests.airflow.support import launch, run_task, run_to_end, sh
 from tests.support.fake_scheduler import FakeScheduler
 
 
@@ -63,6 +65,73 @@ def test_a_retry_after_a_failure_launches_the_next_app(engine, make_api, play) -
     assert engine.started == 2
     assert api.store["launch"]["attempt"] == 1
 
+
+@pytest.mark.parametrize(("end", "outcome"), [(AppState.FAILED, "FAILED"), (None, "UnknownOutcomeError")])
+def test_the_record_of_an_app_that_did_not_succeed_is_closed(engine, api, play, end, outcome) -> None:
+    """The next try launches another one without a question about this one."""
+    if end is None:
+        engine.on_scheduled = lambda app_id: threading.Timer(0.5, engine.forget, [app_id]).start()
+    else:
+        play(end)
+    run_task(on_cluster(), api)
+
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("closed", outcome)
+
+
+@pytest.mark.parametrize("how", ["fails", "is killed"])
+def test_an_end_that_cannot_be_stored_is_still_the_end(engine, api, play, how) -> None:
+    """After a kill Airflow refuses whatever the task wants to store."""
+    refused = []
+
+    def refuse(method, parts, body):
+        if (method, parts[-1]) == ("PUT", "launch") and (body["value"]["state"] == "closed" or body["value"]["outcome"]):
+            refused.append(body)
+            raise OSError("no more values today")
+
+    api.on_call = refuse
+    before = signal.getsignal(signal.SIGTERM)
+    if how == "fails":
+        play(AppState.FAILED, exit_codes={("worker", 0): 7})
+    else:
+        engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(on_kill="leave"), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert refused
+    assert not isinstance(ran.error, OSError)
+    assert ("exited with code 7" if how == "fails" else "was killed") in str(ran.error)
+
+
+def test_an_outcome_that_cannot_be_pushed_changes_no_error(engine, api, play) -> None:
+    refused = []
+
+    def refuse(method, parts, body):
+        if (method, parts[-1]) == ("POST", "app"):
+            refused.append(body)
+            raise OSError("no XComs today")
+
+    api.on_call = refuse
+    play(AppState.FAILED, exit_codes={("worker", 0): 7})
+    ran = run_task(on_cluster(), api)
+
+    assert refused
+    assert "exited with code 7" in str(ran.error)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_a_request_that_may_not_be_read_changes_no_outcome(engine, api, play, monkeypatch, deferrable) -> None:
+    """A task that resumes shows it again, and needs its own permission for that."""
+
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise SchedulerRejectedError("no right to read it")
+
+    monkeypatch.setattr(FakeScheduler, "describe_native", refuse)
+    play(AppState.SUCCEEDED)
+    ran, _ = run_to_end(on_cluster(deferrable=deferrable), api)
+
+    assert ran.state == "success", ran.error
 
 def test_a_retry_continues_with_a_running_app(engine, make_api, play) -> None:
     api = make_api(retries=1)
@@ -162,6 +231,26 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     assert second.state == "success"
     assert engine.started == 1
     assert api.store["launch"]["app_id"] == intents[0]["app_id"]
+
+
+def test_a_retry_shows_that_it_follows_the_app_of_a_launch_that_was_interrupted(engine, make_api) -> None:
+    api = make_api(retries=1)
+
+    def die(method, parts, body):
+        if method == "PUT" and parts[-1] == "launch" and engine.apps:
+            raise WorkerDied
+
+    def end_soon(app_id: str) -> None:
+        threading.Timer(0.3, engine.state, [app_id, AppState.SUCCEEDED]).start()
+
+    api.on_call = die
+    run_task(on_cluster("old", on_kill="leave"), api)
+    api.on_call, engine.on_schedule = lambda *_: None, end_soon
+    second = run_task(on_cluster("new"), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert second.logged("from another version of the DAG; following it")
 
 
 def test_an_id_of_another_owner_is_not_adopted(engine, make_api) -> None:
@@ -632,3 +721,50 @@ def test_a_kill_while_the_app_is_submitted_ends_it(engine, api) -> None:
 
     assert ran.state == "failed"
     assert [app.state for app in engine.apps.values()] == [AppState.CANCELLED]
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("closed", "AppKilledError")
+
+
+@pytest.mark.parametrize("error", [SchedulerRejectedError("no right to cancel"), RuntimeError("no right to cancel")])
+def test_a_killed_task_names_the_app_that_it_could_not_cancel(engine, api, monkeypatch, error) -> None:
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise error
+
+    monkeypatch.setattr("airflow_provider_launch.operators._attempt._KILLED_CANCEL_S", 0.3)
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    before = signal.getsignal(signal.SIGTERM)
+    engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("could not be cancelled: no right to cancel; cancel it, or it runs to its end")
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("scheduled", KILLED)
+
+
+def test_a_kill_does_not_need_the_state_of_the_app(engine, api, monkeypatch) -> None:
+    """It is asked for only because the app may have succeeded."""
+    cancel = FakeScheduler._cancel_existing
+
+    def cancel_and_fail(self: FakeScheduler, app_id: str) -> None:
+        cancel(self, app_id)
+
+        def fail(_ids) -> None:
+            raise RuntimeError("a bug of a plug-in")
+
+        if threading.current_thread() is threading.main_thread():
+            engine.on_describe = fail
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", cancel_and_fail)
+    before = signal.getsignal(signal.SIGTERM)
+    engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    engine.heal()
+
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("was cancelled")
+    assert api.store["launch"]["state"] == "closed"
