@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -150,7 +150,7 @@ def test_the_client_of_the_thread_is_closed(make_thread, fails):
 
 
 def test_the_thread_leaves_no_open_pipe():
-    before = len(os.listdir("/proc/self/fd"))
+    before = len([*Path("/proc/self/fd").iterdir()])
     for is_killed in (False, True):
         thread = CancelThread()
         thread.start(FakeScheduler)
@@ -159,7 +159,7 @@ def test_the_thread_leaves_no_open_pipe():
         thread.close()
         end(thread)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 @pytest.mark.parametrize("script", ["true", "exit 3"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import io
 import json
+import sys
 from typing import Any
 
 import pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -9,7 +10,11 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_launch._task import task_run
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.task_log import TaskLog
+from airflow_provider_launch.follow.events import LogLines
+from airflow_provider_launch.follow.line_order import LineOrder
 from airflow_provider_launch.operators._record import KILLED
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
@@ -24,6 +29,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.airflow.plugin import OPENED
 from tests.airflow.support import launch, run_task, run_to_end, sh
 from tests.support.fake_scheduler import FakeScheduler
+from tests.support.follow import launch_threads
 
 
 class WorkerDied(BaseException):
@@ -84,7 +90,7 @@ def test_an_end_that_cannot_be_stored_is_still_the_end(engine, api, play, how) -
     refused = []
 
     def refuse(method, parts, body):
-        if (method, parts[-1]) == ("PUT", "launch") and (body["value"]["state"] == "closed" or body["value"]["outcome"]):
+        if (method, parts[-1]) == ("PUT", "launch") and body["value"]["outcome"]:
             refused.append(body)
             raise OSError("no more values today")
 
@@ -132,6 +138,7 @@ def test_a_request_that_may_not_be_read_changes_no_outcome(engine, api, play, mo
     ran, _ = run_to_end(on_cluster(deferrable=deferrable), api)
 
     assert ran.state == "success", ran.error
+
 
 def test_a_retry_continues_with_a_running_app(engine, make_api, play) -> None:
     api = make_api(retries=1)
@@ -768,3 +775,127 @@ def test_a_kill_does_not_need_the_state_of_the_app(engine, api, monkeypatch) -> 
     assert isinstance(ran.error, AppKilledError)
     assert ran.logged("was cancelled")
     assert api.store["launch"]["state"] == "closed"
+
+
+class Clock:
+    """Time that passes only in a sleep."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now = round(self.now + seconds, 6)
+
+
+def test_a_call_is_repeated_with_longer_pauses_up_to_the_limit(monkeypatch) -> None:
+    clock, asked, warnings = Clock(), [], []
+
+    def refuse() -> None:
+        asked.append(clock.now)
+        assert len(asked) < 50
+        raise SchedulerUnavailableError("connection refused")
+
+    monkeypatch.setattr(task_run, "time", clock)
+    with pytest.raises(SchedulerUnavailableError, match="connection refused"):
+        task_run.OutageRetry(lambda: None, 20.0, warnings.append)(refuse)
+
+    assert asked == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 20]
+    assert warnings == ["the scheduler does not answer, asking again for up to 20 s: connection refused"]
+
+
+# ---- the follower of a worker ----------------------------------------------------------------------------------------
+
+
+def test_a_task_that_defers_leaves_no_thread(engine, api) -> None:
+    """`dag.test()` runs all tasks of a DAG in one process."""
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    ran = run_task(on_cluster(deferrable=True, defer_after_s=0.3), api)
+
+    assert ran.state == "deferred"
+    assert launch_threads() == []
+
+
+def test_a_log_that_cannot_be_finished_changes_no_outcome(api, play, monkeypatch) -> None:
+    finished = []
+
+    def fail(_self: TaskLog) -> None:
+        finished.append("a log")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(TaskLog, "finish", fail)
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert finished
+
+
+def test_a_log_that_fails_again_and_again_is_given_up(engine, api, monkeypatch) -> None:
+    """Each attempt may take a while, and the outcome would come later and later."""
+    tried = []
+
+    def fail(_self: TaskLog, event: object) -> None:
+        tried.append(event)
+        if len(tried) == 5:
+            threading.Timer(1.5, engine.state, [next(iter(engine.apps)), AppState.SUCCEEDED]).start()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(TaskLog, "write_event", fail)
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert len(tried) == 5
+
+
+def test_lines_that_wait_for_their_order_are_shown_when_the_task_is_killed(engine, api, monkeypatch) -> None:
+    add, waiting = LineOrder.add, []
+
+    def killed(self: LineOrder, event: object):
+        yield from add(self, event)
+        if isinstance(event, LogLines):
+            waiting.append(event)
+            signal.raise_signal(signal.SIGTERM)
+
+    def start(app_id: str) -> None:
+        engine.state(app_id, AppState.RUNNING)
+        engine.write(app_id, "worker", 0, "last words\n")
+
+    monkeypatch.setattr(LineOrder, "add", killed)
+    engine.on_scheduled = start
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert waiting
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("[worker/0] last words")
+
+
+def test_an_app_that_hangs_is_cancelled_again_after_another_silence(engine, api, monkeypatch) -> None:
+    cancel, asked, ends = FakeScheduler._cancel_existing, [], []
+
+    def refuse(self: FakeScheduler, app_id: str) -> None:
+        asked.append(time.monotonic())
+        if len(asked) < 3:
+            raise SchedulerRejectedError("no right to cancel")
+        cancel(self, app_id)
+
+    def start(app_id: str) -> None:
+        engine.state(app_id, AppState.RUNNING)
+        ends.append(threading.Timer(60, engine.state, [app_id, AppState.SUCCEEDED]))
+        ends[0].start()
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    engine.on_scheduled = start
+    ran = run_task(on_cluster(silence_limit_s=1), api)
+    ends[0].cancel()
+
+    assert ran.state == "failed"
+    assert "hangs: no replica has written a line" in str(ran.error)
+    assert sum("it could not be cancelled: no right to cancel" in line for line in ran.lines) == 2
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 1

@@ -599,9 +599,7 @@ def test_a_cancel_that_fails_changes_no_error_of_the_task(
     assert not ran.logged("error calling listener")
 
 
-def test_without_listeners_a_task_defers(
-    engine: FakeEngine, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_listeners_a_task_defers(engine: FakeEngine, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are a part of Airflow that has moved before."""
     import sys
 

@@ -318,22 +318,23 @@ def test_a_stream_that_has_ended_is_freed(server, is_full):
         connection.sendall(HEADER + chunk(b"a\n"))
         over.wait(60)
 
-    over = threading.Event()
-    engine.add_buffered(2 * BUFFERED_BYTES if is_full else 0)
-    stream, taker = opened(server(act)), Taker()
-    follow(engine, stream, taker)
-    until(lambda: taker.lines, 20, 0.01)
-    until(lambda: bool(engine._waiting) == is_full, 20, 0.01)
-    engine.close(stream)
-    until(lambda: engine._thread is None, 20, 0.01)
-    over.set()
-    left = weakref.ref(taker)
-    del taker, stream
+    def read_and_close() -> weakref.ref[Taker]:
+        stream, taker = opened(server(act)), Taker()
+        follow(engine, stream, taker)
+        until(lambda: taker.lines, 20, 0.01)
+        until(lambda: bool(engine._waiting) == is_full, 20, 0.01)
+        engine.close(stream)
+        until(lambda: engine._thread is None, 20, 0.01)
+        over.set()
+        return weakref.ref(taker)
 
     def is_freed() -> bool:
         gc.collect()
         return left() is None
 
+    over = threading.Event()
+    engine.add_buffered(2 * BUFFERED_BYTES if is_full else 0)
+    left = read_and_close()
     until(is_freed, 20, 0.05)
 
 
