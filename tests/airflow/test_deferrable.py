@@ -20,6 +20,7 @@ from airflow.sdk._shared.secrets_masker import _secrets_masker, reset_secrets_ma
 from airflow.sdk.execution_time.comms import DeferTask
 
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Stream
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
@@ -389,6 +390,19 @@ def test_a_trigger_that_is_ended_while_it_joins_keeps_no_connection(
 
     assert run_triggers(AppStatusTrigger("fake://cluster/app", kill_policy="leave"), during=during) == [[]]
     until(lambda: not hub()._shared, 30)
+
+
+def test_a_connection_is_closed_after_its_last_poll(engine, api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll that is under way would fail at a closed client."""
+    calls: list[str] = []
+    monkeypatch.setattr(Poller, "join", lambda *_: calls.append("the poll has ended"))
+    close = FakeScheduler.close
+    monkeypatch.setattr(FakeScheduler, "close", lambda self: (calls.append("closed"), close(self)))
+    shared = hub().join("cluster")
+    shared.for_kills()
+    hub().leave(shared)
+
+    assert calls == ["the poll has ended", "closed", "closed"]
 
 
 def test_a_connection_that_was_joined_at_the_end_of_the_loop_is_left(engine, api) -> None:

@@ -117,7 +117,7 @@ def test_events_that_waited_for_the_secrets_are_shown_once():
 
 
 @pytest.mark.parametrize("error", [None, SchedulerRejectedError("no right to cancel")])
-def test_the_end_at_a_deadline_says_whether_the_app_is_cancelled(error):
+def test_the_end_at_a_deadline_reports_whether_the_app_is_cancelled(error):
     run, asked = run_of(Scheduler(), "app", Helpers("test-questions", 1)), []
 
     def cancel(app_id: str) -> None:
@@ -159,3 +159,19 @@ def test_a_trigger_that_stops_leaves_nothing_that_is_due_later():
     assert left == ["app", "the ticker"]
     assert masking.cancelled()
     assert timer.cancelled()
+
+
+def test_a_trigger_that_is_cancelled_again_while_it_stops_keeps_its_position(monkeypatch):
+    """A triggerer that ends cancels its triggers twice."""
+
+    async def play() -> Any:
+        run, stopping = run_of(Scheduler(), "app", Helpers("test-questions", 1)), asyncio.Future()
+        run._feed = SimpleNamespace(checkpoint={"main/0": "here"})  # type: ignore[assignment]
+        monkeypatch.setattr(TriggerRun, "_unsubscribe", lambda _: None)
+        monkeypatch.setattr(TriggerRun, "_stop_soon", lambda _: stopping)
+        stopped = asyncio.ensure_future(run._stopped())
+        await asyncio.sleep(0)
+        stopped.cancel()
+        return await stopped
+
+    assert asyncio.run(play()) == {"main/0": "here"}

@@ -203,6 +203,19 @@ def test_an_orphan_that_could_not_be_cancelled_is_named_and_tried_again(
     assert engine.cancelled == ["too", "over"]
 
 
+def test_a_cancel_that_takes_a_while_is_not_repeated_at_once(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any
+) -> None:
+    """A program may have a long grace time."""
+    asked: list[str] = []
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _self, app_id: asked.append(app_id))
+    driven = Driven({submit(engine, "over"): "failed"})
+    for _ in range(3):
+        driven.wait()
+
+    assert asked == ["over"]
+
+
 def test_a_round_that_fails_does_not_end_the_checks(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any
 ) -> None:
@@ -561,7 +574,7 @@ def listeners() -> int:
     return sum("cancel_if_refused" in type(each).__qualname__ for each in get_listener_manager().pm.get_plugins())
 
 
-def test_a_refused_deferral_is_looked_at_once(engine: FakeEngine, airflow: Airflow) -> None:
+def test_a_refused_deferral_is_checked_once(engine: FakeEngine, airflow: Airflow) -> None:
     """`dag.test()` runs all tasks of a DAG in one process."""
     before = listeners()
     engine.on_scheduled = lambda app_id: setattr(airflow, "state", "failed")
