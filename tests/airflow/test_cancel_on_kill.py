@@ -150,16 +150,20 @@ def test_the_client_of_the_thread_is_closed(make_thread, fails):
 
 
 def test_the_thread_leaves_no_open_pipe():
-    before = len([*Path("/proc/self/fd").iterdir()])
-    for is_killed in (False, True):
+    def count() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = count()
+    for number in range(20):
         thread = CancelThread()
         thread.start(FakeScheduler)
-        if is_killed:
+        if number % 2:
             thread.fire()
         thread.close()
         end(thread)
 
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    # Threads of other tests may open or close some meanwhile.
+    assert count() < before + 10
 
 
 @pytest.mark.parametrize("script", ["true", "exit 3"])

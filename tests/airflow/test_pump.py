@@ -6,6 +6,7 @@ import contextvars
 import json
 import random
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -529,6 +530,17 @@ def test_while_much_is_buffered_only_light_feeds_are_read(engine: FakeEngine, fe
     pump._writable = []
     assert pump._due_at(now) == now
     assert {feed for _, _, feed in pump._readable} == {heavy, quiet}
+    assert pump._due_at(now) == now
+    assert len(pump._readable) == 2
+
+
+def test_a_reader_that_is_no_longer_needed_does_not_count() -> None:
+    """It has replaced one that hung; otherwise the others would end, too."""
+    pump, mine = LogPump(1.0), threading.current_thread()
+    pump._threads = [mine, *(threading.Thread() for _ in range(module._READERS + 1))]
+
+    assert pump._next_to_read() is None
+    assert mine not in pump._threads
 
 
 def test_a_checkpoint_does_not_delay_lines_for_long(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
