@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
 from tests.engines.kubernetes.process import until
+from tests.support.fake_scheduler import FakeScheduler
 
 END_S = 30
 
@@ -127,6 +129,41 @@ def test_the_error_of_the_client_is_kept_for_the_task(make_thread):
     end(thread)
 
     assert isinstance(thread.error, PermissionError)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["cancelled", "refused"])
+def test_the_client_of_the_thread_is_closed(make_thread, fails):
+    """`dag.test()` runs all tasks of a DAG in one process."""
+
+    class Refusing(FakeScheduler):
+        def cancel(self, app_id: str) -> None:
+            if fails:
+                raise PermissionError("no access")
+
+    scheduler = Refusing()
+    thread = make_thread("an-app", lambda: scheduler)
+    thread.fire()
+    end(thread)
+
+    assert scheduler.closed == 1
+    assert (thread.error is not None) == fails
+
+
+def test_the_thread_leaves_no_open_pipe():
+    def count() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = count()
+    for number in range(20):
+        thread = CancelThread()
+        thread.start(FakeScheduler)
+        if number % 2:
+            thread.fire()
+        thread.close()
+        end(thread)
+
+    # Threads of other tests may open or close some meanwhile.
+    assert count() < before + 10
 
 
 @pytest.mark.parametrize("script", ["true", "exit 3"])

@@ -17,7 +17,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import _RequestFrame
 
 from airflow_provider_launch._task.progress import FollowProgress, unpack
-from airflow_provider_launch.triggers.checkpoint import Checkpoint
+from airflow_provider_launch.triggers.checkpoint import Checkpoint, create_checkpoint, delete_checkpoint
 
 TRIGGERS = 20
 
@@ -87,3 +87,63 @@ def test_a_stop_during_a_checkpoint_loses_no_position(monkeypatch: pytest.Monkey
     loop.close()
 
     assert places == {str(number): "last" for number in range(TRIGGERS)}
+
+
+TI = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+
+
+def test_a_store_that_fails_costs_a_worker_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(*what: Any) -> None:
+        asked.append(type(what[0]).__name__)
+        raise OSError("no values today")
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=refuse), raising=False)
+    create_checkpoint(SimpleNamespace(xcom_push=refuse, try_number=1))
+    delete_checkpoint(TI)
+
+    assert asked == ["str", "DeleteXCom"]
+
+
+def test_a_store_that_fails_costs_a_trigger_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated lines are better than a task that fails; a later save may succeed."""
+    asked: list[str] = []
+
+    async def refuse(**what: Any) -> None:
+        asked.append("set" if "value" in what else "get")
+        raise OSError("no values today")
+
+    async def run() -> FollowProgress | None:
+        checkpoint = Checkpoint(TI)
+        for _ in range(2):
+            await checkpoint.save(FollowProgress({"main/0": "here"}))
+        return await checkpoint.load()
+
+    monkeypatch.setattr("airflow_provider_launch.triggers.checkpoint.get_xcom", refuse)
+    monkeypatch.setattr("airflow_provider_launch.triggers.checkpoint.set_xcom", refuse)
+
+    assert asyncio.run(run()) is None
+    assert asked == ["set", "set", "get"]
+
+
+def test_a_save_that_is_not_answered_ends_with_the_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a triggerer stops, replies no longer arrive."""
+    ended: list[str] = []
+
+    async def hang(**what: Any) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ended.append(what["key"])
+            raise
+
+    async def run() -> list[str]:
+        await Checkpoint(TI).save_on_shutdown(FollowProgress({"main/0": "last"}))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return [*ended]  # the end of the loop would cancel it, too
+
+    monkeypatch.setattr("airflow_provider_launch.triggers.checkpoint.set_xcom_at_shutdown", hang)
+
+    assert asyncio.run(run()) == ["launch_cursor_1"]

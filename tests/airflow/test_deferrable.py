@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -19,12 +20,14 @@ from airflow.sdk._shared.secrets_masker import _secrets_masker, reset_secrets_ma
 from airflow.sdk.execution_time.comms import DeferTask
 
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Stream
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, AppState
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
+from airflow_provider_launch.triggers.connections import Connections
 from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.guarantees import resumed
@@ -351,6 +354,94 @@ def test_a_wrong_connection_is_reported_by_the_worker() -> None:
 
     assert event.payload["reason"] == "error"
     assert "no_such_connection" in event.payload["text"]
+
+
+def test_an_app_of_another_scheduler_keeps_no_connection(engine, api) -> None:
+    (event,) = run_trigger(AppStatusTrigger("local://cluster/app"))
+
+    assert event.payload["reason"] == "error"
+    assert "is not an app of connection 'cluster'" in event.payload["text"]
+    assert not hub()._shared
+
+
+@pytest.mark.parametrize("message", [USER_ACTION, None])
+def test_a_trigger_that_is_ended_while_it_joins_keeps_no_connection(
+    engine, api, monkeypatch: pytest.MonkeyPatch, message: str | None
+) -> None:
+    """The thread that joins cannot be stopped."""
+    join, joining, may_join = Connections.join, threading.Event(), threading.Event()
+    joined: list[Any] = []
+
+    def slowly(self: Connections, conn_id: str) -> Any:
+        if threading.current_thread().name.startswith("asyncio"):
+            joining.set()
+            assert may_join.wait(30)
+        joined.append(join(self, conn_id))
+        return joined[-1]
+
+    def during(cancel: Callable[[int, str | None], None]) -> None:
+        assert joining.wait(30)
+        cancel(0, message)
+        time.sleep(0.2)
+        may_join.set()
+        until(lambda: joined, 30)
+
+    monkeypatch.setattr(Connections, "join", slowly)
+
+    assert run_triggers(AppStatusTrigger("fake://cluster/app", kill_policy="leave"), during=during) == [[]]
+    until(lambda: not hub()._shared, 30)
+
+
+def test_a_connection_is_closed_after_its_last_poll(engine, api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll that is under way would fail at a closed client."""
+    calls: list[str] = []
+    monkeypatch.setattr(Poller, "join", lambda *_: calls.append("the poll has ended"))
+    close = FakeScheduler.close
+    monkeypatch.setattr(FakeScheduler, "close", lambda self: (calls.append("closed"), close(self)))
+    shared = hub().join("cluster")
+    shared.for_kills()
+    hub().leave(shared)
+
+    assert calls == ["the poll has ended", "closed", "closed"]
+
+
+def test_a_connection_that_was_joined_at_the_end_of_the_loop_is_left(engine, api) -> None:
+    joining: Future[Any] = Future()
+    joining.set_result(hub().join("cluster"))
+    AppStatusTrigger._leave_joined(joining)  # type: ignore[arg-type]
+
+    assert not hub()._shared
+
+
+def test_a_trigger_that_fails_notes_that_it_has_fired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise another trigger of the same deferral assumes a clear."""
+    fired: list[bool] = []
+
+    async def save(_self: Checkpoint, _progress: FollowProgress, **how: bool) -> None:
+        fired.append(how.get("fired", False))
+
+    monkeypatch.setattr(Checkpoint, "save", save)
+    (event,) = run_trigger(AppStatusTrigger("local://no_such_connection/app-1"))
+
+    assert event.payload["reason"] == "error"
+    assert fired == [True]
+
+
+@pytest.mark.parametrize("message", [USER_ACTION, None])
+def test_only_a_user_who_ends_a_trigger_brings_the_next_check_forward(
+    engine, api, monkeypatch: pytest.MonkeyPatch, message: str | None
+) -> None:
+    """The task may have lost its app, and the trigger may not know it."""
+    checked: list[str | None] = []
+    monkeypatch.setattr(hub().reconciler, "check_soon", checked.append)
+    scheduler = FakeScheduler("cluster", engine)
+    app_id = scheduler.submit(an_app(), {})
+    trigger = AppStatusTrigger(f"fake://cluster/{app_id}", scheduled=True, kill_policy="leave")
+
+    assert run_triggers(trigger, during=lambda cancel: (until(lambda: engine.describe_calls), cancel(0, message))) == [
+        []
+    ]
+    assert checked == (["cluster"] if message else [])
 
 
 def _end(trigger: AppStatusTrigger) -> None:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
 import sys
 
 import pytest
+from airflow.sdk.execution_time import task_runner
 from airflow.sdk.log import redact
 
 from airflow_provider_launch._airflow import AirflowNotFoundException
-from airflow_provider_launch.hooks.aws_batch import AwsBatchLaunchHook
+from airflow_provider_launch.hooks.aws_batch import AwsBatchLaunchHook, clients_of_aws_connection
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
 from airflow_provider_launch.hooks.slurm import SlurmLaunchHook
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
-from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    InvalidRunConfigException,
+    MissingDependencyError,
+    SchedulerRejectedError,
+)
+from tests.airflow.plugin import OPENED
 from tests.engines.docker.private import PrivateDocker
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -306,3 +315,56 @@ def test_a_launch_connection_names_one_of_airflow(define) -> None:
     assert hook.options.params["namespace"] == "team"
     with pytest.raises(InvalidAppError, match="kubernetes_conn_id='other' is not a connection"):
         _ = define("launch_kubernetes", "d", extra={"kubernetes_conn_id": "other"}).options
+
+
+def test_a_connection_of_the_database_is_found_in_a_script(monkeypatch) -> None:
+    """`LaunchHook` may also be used outside of a task; Airflow's own lookup finds only variables there."""
+    # Not that of the SDK, which does not read the database.
+    kind = importlib.import_module("airflow.models").Connection
+    stored = kind(conn_id="in_the_database", conn_type="launch_local", extra='{"keep_days": 3}')
+    monkeypatch.delattr(task_runner, "SUPERVISOR_COMMS", raising=False)
+    monkeypatch.setattr(kind, "get_connection_from_secrets", lambda _conn_id: stored)
+
+    assert LaunchHook.for_connection("in_the_database").options.params["keep_days"] == 3
+
+
+def test_the_connection_test_closes_its_client(engine, api) -> None:
+    LaunchHook.for_connection("cluster").test_connection()
+
+    assert [scheduler.closed for scheduler in OPENED] == [1]
+
+
+# ---- clients of Airflow's AWS connection -----------------------------------------------------------------------------
+
+
+def aws_clients(**fields):
+    return clients_of_aws_connection(AwsBatchConnection(aws_conn_id="own", region_name="eu-west-1", **fields))
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({"config_kwargs": {"no_such_option": 1}}, "no_such_option"),
+        ({"service_config": {"batch": {"endpoint_url": "no-address"}}}, "Invalid endpoint: no-address"),
+    ],
+)
+def test_an_aws_connection_that_cannot_be_used_is_named(define, extra, text) -> None:
+    pytest.importorskip("airflow.providers.amazon")
+    define("aws", "own", login="key", password="secret-of-aws", extra=extra)
+
+    with pytest.raises(InvalidAppError, match=f"aws_conn_id='own' cannot be used: .*{text}"):
+        aws_clients().batch()
+
+
+def test_a_missing_aws_connection_is_named() -> None:
+    pytest.importorskip("airflow.providers.amazon")
+
+    with pytest.raises(SchedulerRejectedError, match="aws_conn_id='own' is not a connection of Airflow; create it"):
+        aws_clients()
+
+
+def test_a_missing_amazon_provider_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.base_aws", None)
+
+    with pytest.raises(MissingDependencyError, match="install apache-airflow-providers-amazon"):
+        aws_clients()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -78,4 +79,23 @@ def test_another_logger_is_returned_as_it_is() -> None:
         pass
 
     log = Own()
+    assert line_logger(log) is log
+
+
+class NotBound:
+    """A logger of which only a part is that of structlog."""
+
+    def bind(self) -> object:
+        return object()
+
+
+def test_a_logger_that_is_only_similar_is_returned_as_it_is() -> None:
+    log = NotBound()
+    assert line_logger(log) is log
+
+
+def test_with_another_structlog_the_logger_is_returned_as_it_is(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "structlog.processors", None)
+    log = BaseOperator(task_id="t").log
+
     assert line_logger(log) is log

@@ -147,3 +147,9 @@ def test_a_provider_that_fails_is_reported_and_the_app_runs(engine, api, monkeyp
 @pytest.mark.skipif(is_installed(), reason="the provider is installed")
 def test_without_the_provider_nothing_is_added() -> None:
     assert parent_env(None, pytest.fail) == {}
+
+
+def test_where_the_provider_cannot_be_imported_nothing_is_added(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, f"{PROVIDER}.conf", None)
+
+    assert parent_env(None, pytest.fail) == {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.bases.xcom import BaseXCom
@@ -19,6 +21,7 @@ from airflow_provider_launch.links.launch import (
     RequestLink,
     SchedulerLink,
     SchedulerLogLink,
+    show_ui_from_trigger,
 )
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
@@ -201,6 +204,41 @@ def test_a_store_that_refuses_links_changes_no_outcome(engine, api) -> None:
     api.on_call = refuse
 
     assert run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api).state == "success"
+
+
+def test_links_of_a_running_app_that_cannot_be_stored_change_no_outcome(engine, api) -> None:
+    refused = set()
+
+    def refuse(method, parts, body):
+        kind = "request" if (method, parts[-1]) == ("PUT", "rtif") and engine.apps else parts[-1]
+        if kind in {"request", UI, REQUEST} and kind not in refused:
+            refused.add(kind)
+            raise OSError("no links today")
+
+    def start(app_id: str) -> None:
+        engine.apps[app_id].ui_url = PAGE
+        engine.state(app_id, AppState.RUNNING)
+        threading.Timer(0.5, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
+
+    api.on_call, engine.on_scheduled = refuse, start
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster"), api)
+
+    assert ran.state == "success", ran.error
+    assert refused == {"request", UI, REQUEST}
+
+
+def test_links_that_a_trigger_cannot_store_do_not_end_it(monkeypatch) -> None:
+    asked = []
+
+    async def refuse(**what) -> None:
+        asked.append(what["key"])
+        raise OSError("no links today")
+
+    monkeypatch.setattr("airflow_provider_launch.links.launch.set_xcom", refuse)
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
+    asyncio.run(show_ui_from_trigger(ti, PAGE, {}))
+
+    assert asked == [UI]
 
 
 def test_the_private_parts_of_airflow_are_still_there() -> None:

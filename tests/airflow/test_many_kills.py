@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +23,14 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.triggers import kills as kills_module
 from airflow_provider_launch.triggers._run import TriggerRun
+from airflow_provider_launch.triggers.connections import Connections
 from airflow_provider_launch.triggers.helpers import Helpers
 from airflow_provider_launch.triggers.hub import hub
+from airflow_provider_launch.triggers.kills import Kills
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from airflow_provider_launch.triggers.task_states import TaskStates
 from tests.airflow.support import USER_ACTION, logged
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
 from tests.support.apps import until
@@ -347,3 +354,114 @@ def test_a_trigger_that_is_ended_before_it_starts_cancels_its_app(
     asyncio.run(trigger_of(app_ids[0], 0).on_kill())
 
     assert engine.cancelled == app_ids[:1]
+
+
+class Clock:
+    """Time that passes only in a sleep."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Now:
+    """Helpers that run each call at once."""
+
+    def submit(self, call: Callable[[], object], _key: str = "") -> None:
+        call()
+
+
+class Writes:
+    """Keeps the texts of a log."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def error(self, text: str, *args: object) -> None:
+        self.texts.append(text % args)
+
+    warning = error
+
+
+def one_kill(log: Any, shared: Any = None) -> Any:
+    return kills_module._Kill("fake://c/a", "a", "c", None, log, contextvars.copy_context(), 10.0, shared)
+
+
+def test_a_cancel_is_repeated_up_to_the_last_pause_before_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), []
+
+    def refuse(app_id: str) -> None:
+        asked.append(clock.now)
+        assert len(asked) < 100
+        raise SchedulerUnavailableError("no route to the cluster")
+
+    monkeypatch.setattr(kills_module, "time", clock)
+    shared = SimpleNamespace(for_kills=lambda: SimpleNamespace(cancel=refuse))
+    why_not = Kills(Connections(), None, None, None)._cancel(one_kill(Writes(), shared))  # type: ignore[arg-type]
+
+    assert why_not == "no route to the cluster"
+    assert asked == [k / 2 for k in range(20)]
+
+
+@pytest.mark.parametrize(("now", "is_asked_again"), [(9.4, True), (9.5, False)])
+def test_airflow_is_asked_again_if_a_pause_is_left(
+    monkeypatch: pytest.MonkeyPatch, now: float, is_asked_again: bool
+) -> None:
+    monkeypatch.setattr(kills_module, "time", Clock(now))
+    pauses: list[float] = []
+
+    def ask(_ti: object, after_s: float) -> Future[str | None]:
+        pauses.append(after_s)
+        return Future()
+
+    found: Future[str | None] = Future()
+    found.set_exception(LookupError("API_SERVER_ERROR"))
+    log = Writes()
+    kills = Kills(Connections(), SimpleNamespace(ask=ask), Now(), Now())  # type: ignore[arg-type]
+    kills._continue(one_kill(log), found)
+
+    assert pauses == ([0.5] if is_asked_again else [])
+    assert bool(log.texts) is not is_asked_again
+
+
+def test_a_kill_is_complete_though_its_log_and_its_connection_fail() -> None:
+    """The trigger waits for it, and later kills of the connection need its threads."""
+    left = []
+
+    def leave(_shared: object) -> None:
+        left.append("the connection")
+        raise OSError("no socket")
+
+    def ended(_ti: object, _after_s: float) -> Future[str | None]:
+        found: Future[str | None] = Future()
+        found.set_result("failed")
+        return found
+
+    log = SimpleNamespace(warning=deny(OSError("no log")))
+    shared: Any = SimpleNamespace(
+        for_kills=lambda: SimpleNamespace(cancel=lambda _: None), options=SimpleNamespace(backend="fake")
+    )
+    connections: Any = SimpleNamespace(keep=lambda _: True, leave=leave)
+    kills = Kills(connections, SimpleNamespace(ask=ended), Helpers("launch-kills", 1), Now())  # type: ignore[arg-type]
+    for _ in range(2):
+        assert kills.end("fake://c/a", "a", "c", None, log, shared=shared).result(20) is None
+    until(lambda: len(left) == 2, 20)
+
+
+def test_whatever_ends_a_question_to_airflow_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's client may raise a cancellation or an exit, and the app of the task would be forgotten."""
+
+    def leave(*_: object, **__: object) -> None:
+        raise SystemExit("the supervisor has gone")
+
+    monkeypatch.setattr("airflow_provider_launch.triggers.task_states.ask_states", leave)
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
+    found = TaskStates(Helpers("launch-kills", 1)).ask(ti)
+
+    with pytest.raises(LookupError, match="SystemExit: the supervisor has gone"):
+        found.result(20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 import uuid
 from typing import Any
@@ -91,6 +92,15 @@ def test_metrics_that_fail_do_not_change_how_a_task_ends(monkeypatch: pytest.Mon
 
     assert run_task(launch(sh("exit 0")), FakeExecutionApi()).state == "success"
     assert "launch.apps_launched" in asked
+
+
+def test_a_host_whose_name_airflow_cannot_find_has_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__HOSTNAME_CALLABLE", "no_such_module.hostname")
+    metrics._hostname.cache_clear()
+    try:
+        assert metrics._hostname() == socket.getfqdn()
+    finally:
+        metrics._hostname.cache_clear()
 
 
 def test_the_gauges_of_a_triggerer_name_its_host_and_end_at_0(sent: Any) -> None:

@@ -382,3 +382,13 @@ def test_a_template_keeps_its_final_line_feed() -> None:
 
     assert task.render_template("{{ n }}\n", {"n": 1}) == "1\n"
     assert task.render_template("{{ n }}", {"n": 1}) == "1"
+
+
+def test_only_options_stay_texts_in_a_native_dag() -> None:
+    """Content that is rendered later keeps its own type."""
+    with DAG("test_dag", schedule=None, render_template_as_native_obj=True):
+        task = LaunchAppOperator(task_id="t", app=AppDef("app", [sh("true")]), cfg={"working_dir": "{{ '3.10' }}"})
+    env = task.get_template_env()
+
+    assert task.render_template(task.cfg, {}, env) == {"working_dir": "3.10"}
+    assert task.render_template("{{ '3.10' }}", {}, env) == 3.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -9,19 +10,26 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_launch._task import task_run
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.task_log import TaskLog
+from airflow_provider_launch.follow.events import LogLines
+from airflow_provider_launch.follow.line_order import LineOrder
+from airflow_provider_launch.operators._record import KILLED
 from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
+    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.airflow.plugin import OPENED
-from tests.airflow.support import launch, run_task, sh
+from tests.airflow.support import launch, run_task, run_to_end, sh
 from tests.support.fake_scheduler import FakeScheduler
+from tests.support.follow import launch_threads
 
 
 class WorkerDied(BaseException):
@@ -62,6 +70,74 @@ def test_a_retry_after_a_failure_launches_the_next_app(engine, make_api, play) -
     assert (first.state, second.state) == ("up_for_retry", "success")
     assert engine.started == 2
     assert api.store["launch"]["attempt"] == 1
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(AppState.FAILED, "FAILED"), (None, "UnknownOutcomeError")])
+def test_the_record_of_an_app_that_did_not_succeed_is_closed(engine, api, play, end, outcome) -> None:
+    """The next try launches another one without a question about this one."""
+    if end is None:
+        engine.on_scheduled = lambda app_id: threading.Timer(0.5, engine.forget, [app_id]).start()
+    else:
+        play(end)
+    run_task(on_cluster(), api)
+
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("closed", outcome)
+
+
+@pytest.mark.parametrize("how", ["fails", "is killed"])
+def test_an_end_that_cannot_be_stored_is_still_the_end(engine, api, play, how) -> None:
+    """After a kill Airflow refuses whatever the task wants to store."""
+    refused = []
+
+    def refuse(method, parts, body):
+        if (method, parts[-1]) == ("PUT", "launch") and body["value"]["outcome"]:
+            refused.append(body)
+            raise OSError("no more values today")
+
+    api.on_call = refuse
+    before = signal.getsignal(signal.SIGTERM)
+    if how == "fails":
+        play(AppState.FAILED, exit_codes={("worker", 0): 7})
+    else:
+        engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(on_kill="leave"), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert refused
+    assert not isinstance(ran.error, OSError)
+    assert ("exited with code 7" if how == "fails" else "was killed") in str(ran.error)
+
+
+def test_an_outcome_that_cannot_be_pushed_changes_no_error(engine, api, play) -> None:
+    refused = []
+
+    def refuse(method, parts, body):
+        if (method, parts[-1]) == ("POST", "app"):
+            refused.append(body)
+            raise OSError("no XComs today")
+
+    api.on_call = refuse
+    play(AppState.FAILED, exit_codes={("worker", 0): 7})
+    ran = run_task(on_cluster(), api)
+
+    assert refused
+    assert "exited with code 7" in str(ran.error)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_a_request_that_may_not_be_read_changes_no_outcome(engine, api, play, monkeypatch, deferrable) -> None:
+    """A task that resumes shows it again, and needs its own permission for that."""
+
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise SchedulerRejectedError("no right to read it")
+
+    monkeypatch.setattr(FakeScheduler, "describe_native", refuse)
+    play(AppState.SUCCEEDED)
+    ran, _ = run_to_end(on_cluster(deferrable=deferrable), api)
+
+    assert ran.state == "success", ran.error
 
 
 def test_a_retry_continues_with_a_running_app(engine, make_api, play) -> None:
@@ -162,6 +238,26 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     assert second.state == "success"
     assert engine.started == 1
     assert api.store["launch"]["app_id"] == intents[0]["app_id"]
+
+
+def test_a_retry_shows_that_it_follows_the_app_of_a_launch_that_was_interrupted(engine, make_api) -> None:
+    api = make_api(retries=1)
+
+    def die(method, parts, body):
+        if method == "PUT" and parts[-1] == "launch" and engine.apps:
+            raise WorkerDied
+
+    def end_soon(app_id: str) -> None:
+        threading.Timer(0.3, engine.state, [app_id, AppState.SUCCEEDED]).start()
+
+    api.on_call = die
+    run_task(on_cluster("old", on_kill="leave"), api)
+    api.on_call, engine.on_schedule = lambda *_: None, end_soon
+    second = run_task(on_cluster("new"), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert second.logged("from another version of the DAG; following it")
 
 
 def test_an_id_of_another_owner_is_not_adopted(engine, make_api) -> None:
@@ -632,3 +728,174 @@ def test_a_kill_while_the_app_is_submitted_ends_it(engine, api) -> None:
 
     assert ran.state == "failed"
     assert [app.state for app in engine.apps.values()] == [AppState.CANCELLED]
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("closed", "AppKilledError")
+
+
+@pytest.mark.parametrize("error", [SchedulerRejectedError("no right to cancel"), RuntimeError("no right to cancel")])
+def test_a_killed_task_names_the_app_that_it_could_not_cancel(engine, api, monkeypatch, error) -> None:
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise error
+
+    monkeypatch.setattr("airflow_provider_launch.operators._attempt._KILLED_CANCEL_S", 0.3)
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    before = signal.getsignal(signal.SIGTERM)
+    engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("could not be cancelled: no right to cancel; cancel it, or it runs to its end")
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("scheduled", KILLED)
+
+
+def test_a_kill_does_not_need_the_state_of_the_app(engine, api, monkeypatch) -> None:
+    """It is asked for only because the app may have succeeded."""
+    cancel = FakeScheduler._cancel_existing
+
+    def cancel_and_fail(self: FakeScheduler, app_id: str) -> None:
+        cancel(self, app_id)
+
+        def fail(_ids) -> None:
+            raise RuntimeError("a bug of a plug-in")
+
+        if threading.current_thread() is threading.main_thread():
+            engine.on_describe = fail
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", cancel_and_fail)
+    before = signal.getsignal(signal.SIGTERM)
+    engine.on_schedule = lambda _app_id: signal.raise_signal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    engine.heal()
+
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("was cancelled")
+    assert api.store["launch"]["state"] == "closed"
+
+
+class Clock:
+    """Time that passes only in a sleep."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now = round(self.now + seconds, 6)
+
+
+def test_a_call_is_repeated_with_longer_pauses_up_to_the_limit(monkeypatch) -> None:
+    clock, asked, warnings = Clock(), [], []
+
+    def refuse() -> None:
+        asked.append(clock.now)
+        assert len(asked) < 50
+        raise SchedulerUnavailableError("connection refused")
+
+    monkeypatch.setattr(task_run, "time", clock)
+    with pytest.raises(SchedulerUnavailableError, match="connection refused"):
+        task_run.OutageRetry(lambda: None, 20.0, warnings.append)(refuse)
+
+    assert asked == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 20]
+    assert warnings == ["the scheduler does not answer, asking again for up to 20 s: connection refused"]
+
+
+# ---- the follower of a worker ----------------------------------------------------------------------------------------
+
+
+def test_a_task_that_defers_leaves_no_thread(engine, api) -> None:
+    """`dag.test()` runs all tasks of a DAG in one process."""
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    ran = run_task(on_cluster(deferrable=True, defer_after_s=0.3), api)
+
+    assert ran.state == "deferred"
+    assert launch_threads() == []
+
+
+def test_a_log_that_cannot_be_finished_changes_no_outcome(api, play, monkeypatch) -> None:
+    finished = []
+
+    def fail(_self: TaskLog) -> None:
+        finished.append("a log")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(TaskLog, "finish", fail)
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert finished
+
+
+def test_a_log_that_fails_again_and_again_is_given_up(engine, api, monkeypatch) -> None:
+    """Each attempt may take a while, and the outcome would come later and later."""
+    tried = []
+
+    def fail(_self: TaskLog, event: object) -> None:
+        tried.append(event)
+        if len(tried) == 5:
+            threading.Timer(1.5, engine.state, [next(iter(engine.apps)), AppState.SUCCEEDED]).start()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(TaskLog, "write_event", fail)
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert len(tried) == 5
+
+
+def test_lines_that_wait_for_their_order_are_shown_when_the_task_is_killed(engine, api, monkeypatch) -> None:
+    add, waiting = LineOrder.add, []
+
+    def killed(self: LineOrder, event: object):
+        yield from add(self, event)
+        if isinstance(event, LogLines):
+            waiting.append(event)
+            signal.raise_signal(signal.SIGTERM)
+
+    def start(app_id: str) -> None:
+        engine.state(app_id, AppState.RUNNING)
+        engine.write(app_id, "worker", 0, "last words\n")
+
+    monkeypatch.setattr(LineOrder, "add", killed)
+    engine.on_scheduled = start
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ran = run_task(on_cluster(), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert waiting
+    assert isinstance(ran.error, AppKilledError)
+    assert ran.logged("[worker/0] last words")
+
+
+def test_an_app_that_hangs_is_cancelled_again_after_another_silence(engine, api, monkeypatch) -> None:
+    cancel, asked, ends = FakeScheduler._cancel_existing, [], []
+
+    def refuse(self: FakeScheduler, app_id: str) -> None:
+        asked.append(time.monotonic())
+        if len(asked) < 3:
+            raise SchedulerRejectedError("no right to cancel")
+        cancel(self, app_id)
+
+    def start(app_id: str) -> None:
+        engine.state(app_id, AppState.RUNNING)
+        ends.append(threading.Timer(60, engine.state, [app_id, AppState.SUCCEEDED]))
+        ends[0].start()
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    engine.on_scheduled = start
+    ran = run_task(on_cluster(silence_limit_s=1), api)
+    ends[0].cancel()
+
+    assert ran.state == "failed"
+    assert "hangs: no replica has written a line" in str(ran.error)
+    assert sum("it could not be cancelled: no right to cancel" in line for line in ran.lines) == 2
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 1

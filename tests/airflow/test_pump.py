@@ -6,6 +6,7 @@ import contextvars
 import json
 import random
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -197,7 +198,9 @@ def test_threads_end_with_the_last_feed(engine: FakeEngine, feeds: Any) -> None:
     pump.remove(feed)
 
     assert threads
+    assert feed.reader.due_in() is None, "it would be read on"
     until(lambda: not any(thread.is_alive() for thread in threads))
+    assert not pump._reading_since, "a thread that has ended would count as one that hangs"
 
 
 @pytest.mark.parametrize("text", ["line\n", "x" * (LONG_CHARS + 1) + "\n"], ids=["line", "piece of a long line"])
@@ -217,6 +220,19 @@ def test_a_log_that_fails_does_not_stop_the_others(engine: FakeEngine, piece_fee
     assert broken_log.has_gap
     pump.remove(broken)
     pump.remove(good)
+
+
+def test_a_limit_that_cannot_be_reported_still_holds(engine: FakeEngine, feeds: Any) -> None:
+    feed, log, app_id = feeds("flood", limit=LogLimit(10))
+    log.report_cut = lambda *_: 1 / 0
+    engine.write(app_id, "worker", 0, "first\nsecond\nthird\nfourth\n")
+    pump = LogPump(500_000)
+    pump.add(feed)
+    until(lambda: "worker/0" in feed._left)
+    until(lambda: feed.buffered_bytes() == 0)
+
+    assert feed in pump._feeds
+    pump.remove(feed)
 
 
 def test_many_quiet_apps_are_read_a_bounded_number_of_times(engine: FakeEngine, feeds: Any) -> None:
@@ -514,6 +530,17 @@ def test_while_much_is_buffered_only_light_feeds_are_read(engine: FakeEngine, fe
     pump._writable = []
     assert pump._due_at(now) == now
     assert {feed for _, _, feed in pump._readable} == {heavy, quiet}
+    assert pump._due_at(now) == now
+    assert len(pump._readable) == 2
+
+
+def test_a_reader_that_is_no_longer_needed_does_not_count() -> None:
+    """It has replaced one that hung; otherwise the others would end, too."""
+    pump, mine = LogPump(1.0), threading.current_thread()
+    pump._threads = [mine, *(threading.Thread() for _ in range(module._READERS + 1))]
+
+    assert pump._next_to_read() is None
+    assert mine not in pump._threads
 
 
 def test_a_checkpoint_does_not_delay_lines_for_long(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:

@@ -24,7 +24,7 @@ from airflow_provider_launch.hooks.task_states import VARIABLE, ask_states, depl
 from airflow_provider_launch.runner.orphans import ABSENT, CONFIRM_S, GONE
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
 from airflow_provider_launch.specs.owner import OWNER, TaskKey
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers import reconciler as reconciler_module
@@ -180,12 +180,71 @@ def test_a_deleted_run_that_was_seen_ends_its_apps(engine: FakeEngine, api: Fake
     assert engine.cancelled == ["deleted"]
 
 
-def test_an_engine_that_does_not_answer_is_asked_again(
+def test_an_orphan_that_could_not_be_cancelled_is_named_and_tried_again(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any, caplog: Any
+) -> None:
+    cancel, asked = FakeScheduler._cancel_existing, []
+
+    def refuse_once(self: FakeScheduler, app_id: str) -> None:
+        asked.append(app_id)
+        if len(asked) == 1:
+            raise OSError("no socket")
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse_once)
+    driven = Driven({submit(engine, "over"): "failed", submit(engine, "too"): "failed"})
+    driven.wait()
+    driven.wait()
+    assert "has lost its task (task over is failed" in caplog.text
+    assert "and could not be cancelled: no socket" in caplog.text
+    assert engine.cancelled == ["too"]
+    driven.wait()
+
+    assert engine.cancelled == ["too", "over"]
+
+
+def test_a_cancel_that_takes_a_while_is_not_repeated_at_once(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any
+) -> None:
+    """A program may have a long grace time."""
+    asked: list[str] = []
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _self, app_id: asked.append(app_id))
+    driven = Driven({submit(engine, "over"): "failed"})
+    for _ in range(3):
+        driven.wait()
+
+    assert asked == ["over"]
+
+
+def test_a_round_that_fails_does_not_end_the_checks(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any
+) -> None:
+    rounds = threading.Event()
+
+    def fail(self: Reconciler) -> None:
+        if hasattr(self, "_has_failed"):
+            rounds.set()
+            self._watched.clear()
+        self._has_failed = True  # type: ignore[attr-defined]
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(Reconciler, "run_round", fail)
+    driven = Reconciler(Connections(), 0.01, ask=lambda *_: {}, deployment=lambda: HERE)
+    driven.use("cluster")
+    thread = driven._thread
+
+    assert rounds.wait(30)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_an_engine_that_does_not_answer_is_asked_again(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any, caplog: Any
 ) -> None:
     driven = Driven({submit(engine, "over"): "failed"})
     monkeypatch.setattr(FakeScheduler, "list", lambda *_: 1 / 0)
     assert driven.wait() == 60.0
+    assert "the apps of connection 'cluster' were not compared with their tasks: division by zero" in caplog.text
     monkeypatch.undo()
 
     driven.it.use("cluster")
@@ -354,7 +413,10 @@ def test_a_question_that_fails_gives_no_answer(monkeypatch: Any) -> None:
     answer_with(monkeypatch, {})
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: 1 / 0))
 
-    assert ask_states([TaskKey("d", "r", "t")]) == {}
+    errors: list[Exception] = []
+
+    assert ask_states([TaskKey("d", "r", "t")], report=errors.append) == {}
+    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 # ---- the owner of an app ---------------------------------------------------------------------------------------------
@@ -504,6 +566,65 @@ def test_a_task_whose_deferral_is_refused_cancels_its_app(
 
     assert alive(engine) == []
     assert ran.logged(f"the task {reason}, so its deferral was refused")
+
+
+def listeners() -> int:
+    from airflow.sdk.listener import get_listener_manager
+
+    return sum("cancel_if_refused" in type(each).__qualname__ for each in get_listener_manager().pm.get_plugins())
+
+
+def test_a_refused_deferral_is_checked_once(engine: FakeEngine, airflow: Airflow) -> None:
+    """`dag.test()` runs all tasks of a DAG in one process."""
+    before = listeners()
+    engine.on_scheduled = lambda app_id: setattr(airflow, "state", "failed")
+    run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=True), airflow)
+
+    assert listeners() == before
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize(
+    ("error", "is_named"), [(SchedulerRejectedError("no right to cancel"), True), (OSError("no socket"), False)]
+)
+def test_a_cancel_that_fails_changes_no_error_of_the_task(
+    engine: FakeEngine,
+    airflow: Airflow,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    is_named: bool,
+    deferrable: bool,
+) -> None:
+    """The reconciler finds the app later."""
+
+    def end(_: str) -> None:
+        airflow.state, airflow.refused = "failed", None if deferrable else 404
+
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise error
+
+    engine.on_scheduled = end
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    ran = run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=deferrable), airflow)
+
+    assert str(error) not in str(ran.error)
+    assert ran.logged(f"could not be cancelled: {error}; cancel it, or it runs to its end") == is_named
+    assert not ran.logged("error calling listener")
+
+
+def test_without_listeners_a_task_defers(engine: FakeEngine, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are a part of Airflow that has moved before."""
+    import sys
+
+    from airflow_provider_launch.operators._own_state import cancel_if_refused
+
+    before = listeners()
+    monkeypatch.setitem(sys.modules, "airflow.sdk.listener", None)
+    monkeypatch.setitem(sys.modules, "airflow.listeners", None)
+    cancel_if_refused(SimpleNamespace(), "fake://cluster/app", SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.undo()
+
+    assert listeners() == before
 
 
 def test_a_task_that_defers_keeps_its_app(engine: FakeEngine, airflow: Airflow) -> None:
@@ -688,7 +809,7 @@ def test_an_argument_of_a_newer_version_is_ignored_with_a_warning() -> None:
     assert any("of_tomorrow" in str(entry) for entry in entries)
 
 
-def test_a_trigger_that_raises_does_not_stop_ticks_of_others() -> None:
+def test_a_trigger_that_raises_does_not_stop_ticks_of_others(caplog: Any) -> None:
     import asyncio
 
     ticked: list[str] = []
@@ -712,3 +833,4 @@ def test_a_trigger_that_raises_does_not_stop_ticks_of_others() -> None:
             ticker.remove(member, loop)
 
     asyncio.run(asyncio.wait_for(drive(), 30))
+    assert "the check of a trigger failed" in caplog.text

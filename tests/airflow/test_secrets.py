@@ -162,6 +162,12 @@ class TestRequest:
         assert "hu" not in text
         assert text.count("***") >= 3
 
+    def test_a_secret_that_is_a_name_is_masked(self) -> None:
+        text = shown_request(AppDryRunInfo({"hush-variable": "a value"}, str))
+
+        assert "hush" not in text
+        assert "a value" in text
+
     def test_a_request_of_others_that_cannot_be_copied_is_not_shown(self) -> None:
         @dataclasses.dataclass
         class Odd:

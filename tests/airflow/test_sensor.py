@@ -12,18 +12,19 @@ from datetime import timedelta
 import pytest
 from airflow.sdk import task_group
 
-from airflow_provider_launch._airflow import AirflowTaskTimeout
+from airflow_provider_launch._airflow import AirflowSensorTimeout, AirflowTaskTimeout
 from airflow_provider_launch._task.progress import pack, unpack
 from airflow_provider_launch.follow import state_tracker
 from airflow_provider_launch.links.launch import SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors import _run as sensor_run
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.support import a_dag, launch, run_task, run_to_end, sh
+from tests.airflow.versions import serialize
 from tests.support.bombs import bomb
-from tests.support.fake_scheduler import an_app
+from tests.support.fake_scheduler import FakeScheduler, an_app
 
 
 def sensor(handle, **kwargs) -> AppStatusSensor:
@@ -161,7 +162,7 @@ def test_packed_cursors_of_a_large_app_fit_the_store() -> None:
     assert unpack(pack(cursors)) == cursors
 
 
-@pytest.mark.parametrize("packed", [None, 3, "", "x", "eJw="])
+@pytest.mark.parametrize("packed", [None, 3, "", "x", "eJw=", "aGVsbG8gd29ybGQ=", "eJyrrgUAAXUA+Q==x"])
 def test_broken_cursors_mean_the_start(packed) -> None:
     assert unpack(packed) == {}
 
@@ -287,7 +288,11 @@ def test_execution_timeout_skips_if_asked(engine, api, launched, deferrable, how
     _, xcom = launched
     task = sensor(xcom["handle"], execution_timeout=timedelta(seconds=1), deferrable=deferrable, **{how: True})
 
-    assert run_to_end(task, api)[0].state == "skipped"
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state == "skipped"
+    # Airflow itself says no more than "Skipping task.".
+    assert sum("the sensor is skipped: " in line for line in ran.lines) == 1
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
@@ -299,7 +304,10 @@ def test_errors_skip_as_airflow_shows(engine, api, launched, deferrable, trouble
     threading.Timer(0.7, action).start()
     task = sensor(xcom["handle"], unavailable_for_s=1, deferrable=deferrable, poke_interval=0.1, **{how: True})
 
-    assert run_to_end(task, api)[0].state == state
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state == state
+    assert ran.logged("the sensor is skipped: ") == (state == "skipped")
 
 
 def test_reschedule_repeats_last_lines_in_the_error(engine, api, launched) -> None:
@@ -422,3 +430,96 @@ def test_a_sensor_that_comes_later_shows_the_duration_of_the_app(api, how) -> No
 
     assert later == during
     assert "SUCCEEDED after 0 s" not in later
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize("fails", ["once", "always"])
+def test_a_cancel_at_the_timeout_that_fails_is_repeated_or_reported(
+    engine, api, launched, monkeypatch, deferrable, fails
+) -> None:
+    """After the trigger the worker asks once more; then the log has to name the app that runs on."""
+    cancel, asked = FakeScheduler._cancel_existing, []
+
+    def refuse(self: FakeScheduler, app_id: str) -> None:
+        asked.append(app_id)
+        if fails == "always" or (deferrable and len(asked) == 1):
+            raise SchedulerRejectedError("no right to cancel")
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    task = sensor(launched[1], timeout=1, poke_interval=0.1, on_kill="cancel", deferrable=deferrable)
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state == "failed"
+    assert isinstance(ran.error, AirflowSensorTimeout)
+    assert engine.cancelled == ([] if fails == "always" else [launched[0]])
+    assert ran.logged("could not be cancelled: no right to cancel; cancel it") == (fails == "always")
+
+
+def test_a_kill_cancels_again_what_its_thread_could_not(engine, api, launched, monkeypatch) -> None:
+    cancel, asked = FakeScheduler._cancel_existing, []
+
+    def refuse(self: FakeScheduler, app_id: str) -> None:
+        asked.append(app_id)
+        if len(asked) == 1:
+            raise SchedulerUnavailableError("for a moment")
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    main = threading.main_thread().ident
+    threading.Timer(1, lambda: signal.pthread_kill(main, signal.SIGTERM)).start()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        run_task(sensor(launched[1], on_kill="cancel"), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert engine.cancelled == [launched[0]]
+
+
+@pytest.mark.parametrize("how", [{}, {"never_fail": True}], ids=str)
+def test_a_kill_of_a_resumed_sensor_is_not_a_skip(engine, api, launched, how) -> None:
+    """The task was marked failed, or cleared."""
+    task = sensor(launched[1], deferrable=True, **how)
+    event = {"reason": "ended", "text": "", "handle": launched[1]["handle"]}
+    api.resume = {"next_method": "resume", "next_kwargs": serialize({"event": event})}
+    before = signal.getsignal(signal.SIGTERM)
+    main = threading.main_thread().ident
+    threading.Timer(1, lambda: signal.pthread_kill(main, signal.SIGTERM)).start()
+    try:
+        ran = run_task(task, api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.state == "failed"
+    assert not ran.logged("the sensor is skipped")
+
+
+def test_a_connection_that_the_dag_names_is_the_error_if_it_is_missing(api, launched) -> None:
+    error = str(run_task(sensor(launched[1], launch_conn_id="no_such"), api).error)
+
+    assert "no_such" in error
+    assert "names the connection" not in error
+
+
+def test_cursors_that_do_not_fit_the_store_are_left_out(engine, api, launched, monkeypatch) -> None:
+    monkeypatch.setattr(sensor_run, "MAX_PACKED", 4)
+    engine.write(launched[0], "worker", 0, "once\n")
+    ran = run_task(sensor(launched[1], mode="reschedule"), api)
+
+    assert ran.state == "up_for_reschedule"
+    assert ran.logged("too many replicas for the state store")
+    assert "cursors" not in api.store[sensor_run.KEY]
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_a_request_that_may_not_be_read_hides_no_state(engine, api, launched, monkeypatch, deferrable) -> None:
+    """It needs its own permission, and only secrets of the app are read from it."""
+
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise SchedulerRejectedError("no right to read it")
+
+    monkeypatch.setattr(FakeScheduler, "describe_native", refuse)
+    engine.state(launched[0], AppState.SUCCEEDED)
+
+    assert run_to_end(sensor(launched[1], deferrable=deferrable), api)[0].state == "success"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -9,7 +10,13 @@ import pytest
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch.follow import state_tracker
-from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
+from airflow_provider_launch.operators._record import KILLED
+from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
+    InvalidAppError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
 from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
@@ -241,6 +248,45 @@ def test_the_end_of_an_app_that_did_not_start_is_logged(engine, api, pending, mo
     assert isinstance(ran.error, AppNotStartedError)
     assert ran.logged(text)
     assert len(counted) == (becomes is AppState.CANCELLED)
+    is_closed = becomes in (AppState.CANCELLED, AppState.FAILED)
+    assert api.store["launch"]["state"] == ("closed" if is_closed else "scheduled")
+
+
+@pytest.mark.parametrize("error", [SchedulerRejectedError("no right to cancel"), RuntimeError("no right to cancel")])
+def test_an_app_that_did_not_start_and_could_not_be_cancelled_is_named(
+    engine, api, pending, monkeypatch, error
+) -> None:
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", refuse)
+    how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)
+
+    assert isinstance(ran.error, AppNotStartedError)
+    assert ran.logged(f"app {pending[0]} could not be cancelled: no right to cancel; cancel it")
+
+
+def test_a_kill_before_the_cancel_of_an_app_that_did_not_start_cancels_it(engine, api, pending, monkeypatch) -> None:
+    cancel, asked = FakeScheduler._cancel_existing, []
+
+    def be_killed(self: FakeScheduler, app_id: str) -> None:
+        asked.append(app_id)
+        if len(asked) == 1:
+            signal.raise_signal(signal.SIGTERM)
+            raise SchedulerUnavailableError("for a moment")
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", be_killed)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ran = run_task(launch(sh("true"), launch_conn_id="cluster", start_limit_s=0.5, poll_interval_s=0.05), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.logged(f"the task was killed; app {pending[0]} was cancelled")
+    assert engine.cancelled == pending
+    assert api.store["launch"]["state"] == "closed"
 
 
 def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api, pending, monkeypatch) -> None:
@@ -259,4 +305,4 @@ def test_a_kill_while_the_cancel_is_awaited_does_not_fail_the_cancel(engine, api
     assert isinstance(ran.error, AppNotStartedError)
     assert ran.logged("the task was killed while app")
     assert not ran.logged("could not be cancelled")
-    assert api.store["launch"]["state"] != "closed"
+    assert (api.store["launch"]["state"], api.store["launch"]["outcome"]) == ("scheduled", KILLED)

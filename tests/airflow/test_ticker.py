@@ -56,6 +56,7 @@ def test_a_removed_member_is_not_called_and_the_last_ends_the_timer() -> None:
         ticker.remove(second, loop)
         ticker.remove(second, loop)
         assert not ticker._timers
+        assert not ticker._runs, "a loop that has ended would be kept"
         # A later member gets a new timer.
         ticker.add(first, loop)
         await until(lambda: first.ticks > seen)

@@ -228,3 +228,15 @@ def test_errors_are_searched_only_when_a_traceback_is_asked_for(monkeypatch) -> 
     assert searched == []
     assert found.lines[-1] == found.lines[-1] == "ValueError: the cause"
     assert len(searched) <= 4
+
+
+def test_a_program_that_writes_tracebacks_without_end_takes_little_memory() -> None:
+    found = LastTraceback()
+    for number in range(100):
+        for line in [*TRACE[:-1], f"ValueError: {number}"]:
+            found.add(line, str)
+    assert len(found._found) <= 4
+    for line in [TRACE[0], *["  File x"] * 1000]:
+        found.add(line, str)
+
+    assert len(found._open or []) <= 25

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_launch.follow.events import Ended
+from airflow_provider_launch.follow.events import Ended, StateChanged
 from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.specs.states import AppState
+from tests.support import apps
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 from tests.support.follow import collect, launch_threads, until
 
@@ -127,6 +128,71 @@ def test_one_that_fails_to_show_is_asked_as_before() -> None:
 
     assert isinstance(events[-1], Ended)
     assert waits < 12
+
+
+def waiters() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("launch-end-")]
+
+
+@pytest.mark.parametrize("how", ["closed", "ended"])
+def test_the_wait_stops_with_the_follower(scheduler: Telling, how: str) -> None:
+    """A consumer may keep a follower that it no longer asks, and each wait is a request under way."""
+    app_id = running(scheduler)
+    follower = Follower(scheduler, app_id, logs=False, poll_interval_s=0.1)
+    try:
+        until(follower, lambda _: scheduler.waits > 0)
+        if how == "closed":
+            follower.close()
+        else:
+            scheduler.engine.state(app_id, AppState.SUCCEEDED)
+            until(follower, lambda event: isinstance(event, StateChanged) and event.new is AppState.SUCCEEDED)
+        scheduler.ended.set()
+
+        apps.until(lambda: not waiters(), 30)
+    finally:
+        follower.close()
+
+
+def test_the_next_wait_comes_after_the_answer_about_the_last_end() -> None:
+    """Otherwise a scheduler that is slow to answer gets request after request about the same end."""
+    scheduler, asking, early = Hasty(FakeEngine()), threading.Event(), threading.Event()
+    app_id = running(scheduler)
+    await_end = scheduler.await_end
+
+    def waited(app_id: str, timeout_s: float) -> bool:
+        if asking.is_set():
+            early.set()
+        return await_end(app_id, timeout_s)
+
+    def answer_slowly(_ids: list[str]) -> None:
+        if scheduler.waits > 2:
+            asking.set()
+            early.wait(1)
+            asking.clear()
+
+    scheduler.await_end = waited
+    scheduler.engine.on_describe = answer_slowly
+    with Follower(scheduler, app_id, logs=False, poll_interval_s=60) as follower:
+        until(follower, lambda _: scheduler.waits > 3)
+
+    assert not early.is_set()
+
+
+def test_one_that_refuses_to_show_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler may learn from its engine that it cannot report ends."""
+    scheduler = Telling(FakeEngine())
+
+    def refuse(self: Telling, _app_id: str, _timeout_s: float) -> bool:
+        self.waits += 1
+        raise NotImplementedError
+
+    monkeypatch.setattr(Telling, "await_end", refuse)
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False, poll_interval_s=0.1) as follower:
+        until(follower, lambda _: scheduler.waits > 0)
+        apps.until(lambda: not waiters(), 30)
+
+    assert scheduler.waits == 1
 
 
 def test_one_that_cannot_show_reports_it() -> None:

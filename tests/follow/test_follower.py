@@ -528,6 +528,23 @@ def test_a_loop_that_was_left_continues(engine, follow, app_id):
     assert states(collect(follower)) == ["SUCCEEDED"]
 
 
+def test_between_lines_there_is_no_replica_to_leave(engine, follow, app_id):
+    """The lines that were shown before belong to a replica that is still read."""
+    engine.state(app_id, AppState.RUNNING)
+    engine.write(app_id, "worker", 0, "one\n")
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, LogLines))
+    events += until(follower, is_tick)
+    follower.leave(0)
+    engine.write(app_id, "worker", 0, "two\n")
+    engine.write(app_id, "worker", 1, "other\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert texts(events) == ["one\n", "two\n"]
+    assert texts(events, replica=1) == ["other\n"]
+
+
 def test_a_loop_ends_when_its_follower_is_closed(follow):
     """Another thread may close it, such as that of a kill."""
     follower = follow()
@@ -545,6 +562,25 @@ def test_close_ends_all_threads(follow):
     until(follower, is_tick)
     assert launch_threads()
     follower.close()
+    follower.close()
+
+    assert launch_threads() == []
+
+
+def test_close_waits_for_a_poll_that_is_under_way(engine, follow, monkeypatch):
+    """After it the client may be closed."""
+    monkeypatch.setattr("airflow_provider_launch.follow.follower._CLOSE_S", 20.0)
+    follower = follow()
+    until(follower, is_tick)
+    polling = threading.Event()
+
+    def answer_after_the_close(_ids):
+        polling.set()
+        apps.until(lambda: follower._closed, 30, 0.001)
+        time.sleep(0.1)
+
+    engine.on_describe = answer_after_the_close
+    assert polling.wait(30)
     follower.close()
 
     assert launch_threads() == []

@@ -279,3 +279,23 @@ def test_lines_without_times_are_not_kept():
     reader.step()
 
     assert texts_of(reader) == ["a"]
+
+
+def test_join_waits_for_a_read_that_is_under_way():
+    """After it the client may be closed."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def read_late(*_place, **_how) -> LogChunk:
+        asked.set()
+        may_answer.wait(20)
+        return LogChunk([], None)
+
+    reader = reader_of([], 1, own_thread=True)
+    reader._scheduler.read_logs = read_late
+    reader.update_replicas([("main", 0)], existing=True)
+    assert asked.wait(20)
+    reader.stop()
+    threading.Timer(0.3, may_answer.set).start()
+    reader.join(20)
+
+    assert not reader._thread.is_alive()

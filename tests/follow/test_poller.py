@@ -186,3 +186,24 @@ def test_a_scheduler_that_does_not_answer_is_polled_less_and_less(scheduler):
     poller.join(5)
 
     assert 2 <= len(scheduler.engine.describe_calls) <= 6
+
+
+def test_join_waits_for_a_request_that_is_under_way(scheduler):
+    """After it the client may be closed."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def answer_late(_ids):
+        asked.set()
+        may_answer.wait(20)
+
+    scheduler.engine.on_describe = answer_late
+    poller = Poller(scheduler)
+    callback = [].append
+    poller.subscribe("a", callback)
+    assert asked.wait(20)
+    thread = poller._thread
+    poller.unsubscribe("a", callback)
+    threading.Timer(0.3, may_answer.set).start()
+    poller.join(20)
+
+    assert not thread.is_alive()

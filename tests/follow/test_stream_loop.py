@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
+import ssl
+import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow.stream_loop import StreamLoop
+from airflow_provider_launch.follow.stream_loop import BUFFERED_BYTES, StreamLoop
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.util.http_answer import Body, HttpTarget, RefusedError, open_answer
@@ -217,6 +221,173 @@ def test_a_follower_that_fails_at_the_end_of_its_stream_does_not_keep_the_others
     assert other.ended.wait(60)
     assert (other.end, engine.count()) == (StreamEnd.CUT, 0)
     assert "unexpected on_end" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["closes", "cannot close"])
+def test_streams_are_closed_when_their_thread_fails(server, monkeypatch, fails):
+    """Their followers open other ones, and a plug-in's stream may raise anything."""
+    engine = StreamLoop()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        over.wait(60)
+
+    over, target = threading.Event(), server(act)
+    streams = [opened(target) for _ in range(2)]
+    takers = [follow(engine, stream, Taker()) for stream in streams]
+    sockets = [stream.sock for stream in streams]
+    if fails:
+        monkeypatch.setattr(LogStream, "close", Failing("close"))
+    engine._command(Failing("command"))
+
+    assert all(taker.ended.wait(60) for taker in takers)
+    assert [sock.fileno() == -1 for sock in sockets] == [not fails] * 2
+    monkeypatch.undo()
+    over.set()
+    for stream in streams:
+        stream.close()
+
+
+def test_commands_of_a_thread_that_has_failed_are_dropped(server):
+    """They belong to streams that are closed."""
+    engine, stale = StreamLoop(), []
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        over.wait(60)
+
+    over = threading.Event()
+    taker = follow(engine, opened(server(act)), Taker())
+    with engine._lock:
+        engine._commands += [Failing("command"), lambda: stale.append("a command")]
+        engine._wake()
+    assert taker.ended.wait(60)
+    over.set()
+    later = follow(engine, opened(server(lambda c: c.sendall(HEADER + chunk(b"c\n") + LAST))), Taker())
+
+    assert later.ended.wait(60)
+    assert stale == []
+
+
+def test_a_thread_that_cannot_be_woken_reads_on(server):
+    """The one who closes a stream gets no error from the socket pair that wakes the thread."""
+    engine = StreamLoop()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        may_end.wait(60)
+        connection.sendall(chunk(b"a\n") + LAST)
+
+    may_end = threading.Event()
+    taker = follow(engine, opened(server(act)), Taker())
+    until(lambda: not engine._is_woken, 20, 0.01)
+    engine._wake_out.close()
+    engine._command(lambda: None)
+    may_end.set()
+
+    assert taker.ended.wait(60)
+    assert taker.lines == ["a\n"]
+
+
+def test_a_thread_without_streams_leaves_nothing_open(server):
+    """A worker of a pool runs task after task."""
+    engine = StreamLoop()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        may_end.wait(60)
+        connection.sendall(LAST)
+
+    may_end = threading.Event()
+    taker = follow(engine, opened(server(act)), Taker())
+    ends, selector = (engine._wake_in, engine._wake_out), engine._selector
+    may_end.set()
+
+    assert taker.ended.wait(60)
+    until(lambda: engine._thread is None, 20, 0.01)
+    assert [end.fileno() for end in ends] == [-1, -1]
+    assert selector.get_map() is None
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["read", "waits for room"])
+def test_a_stream_that_has_ended_is_freed(server, is_full):
+    """Each has a buffer, and a process may open thousands one after the other."""
+    engine = StreamLoop()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        over.wait(60)
+
+    def read_and_close() -> weakref.ref[Taker]:
+        stream, taker = opened(server(act)), Taker()
+        follow(engine, stream, taker)
+        until(lambda: taker.lines, 20, 0.01)
+        until(lambda: bool(engine._waiting) == is_full, 20, 0.01)
+        engine.close(stream)
+        until(lambda: engine._thread is None, 20, 0.01)
+        over.set()
+        return weakref.ref(taker)
+
+    def is_freed() -> bool:
+        gc.collect()
+        return left() is None
+
+    over = threading.Event()
+    engine.add_buffered(2 * BUFFERED_BYTES if is_full else 0)
+    left = read_and_close()
+    until(is_freed, 20, 0.05)
+
+
+class Interrupted:
+    """A socket whose first reads fail with an error."""
+
+    def __init__(self, sock: socket.socket, error: OSError) -> None:
+        self._sock, self._errors = sock, [error] * 2
+
+    def recv(self, size: int) -> bytes:
+        if self._errors:
+            raise self._errors.pop()
+        return self._sock.recv(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("kind", [BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
+def test_a_read_that_has_to_be_repeated_does_not_cut_the_stream(server, kind):
+    """TLS asks for more bytes in the middle of a record, and a signal may interrupt any read."""
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        may_write.wait(20)
+        connection.sendall(chunk(b"a\n") + LAST)
+
+    may_write = threading.Event()
+    stream = opened(server(act))
+    stream._answer.sock = Interrupted(stream.sock, kind())
+    taker = follow(StreamLoop(), stream, Taker())
+    may_write.set()
+
+    assert taker.ended.wait(20)
+    assert (taker.lines, taker.end) == (["a\n"], StreamEnd.ENDED)
+
+
+def test_a_connection_that_is_reset_is_cut_without_a_report(server, caplog):
+    """A server that restarts resets the streams of all its apps."""
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        assert taken.wait(20)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    taken = threading.Event()
+    stream, taker = opened(server(act)), Taker()
+    take = taker.on_lines
+    taker.on_lines = lambda *given: (take(*given), taken.set())[0]
+    follow(StreamLoop(), stream, taker)
+
+    assert taker.ended.wait(20)
+    assert (taker.lines, taker.end, caplog.text) == (["a\n"], StreamEnd.CUT, "")
 
 
 @pytest.mark.parametrize("drip", [b"X: y\r\n", b"x"], ids=["headers", "byte"])

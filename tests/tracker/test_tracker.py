@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ import types
 import pytest
 
 from airflow_provider_launch.runtime.tracking import FsspecResultTracker
+from airflow_provider_launch.specs.errors import MissingDependencyError
 from airflow_provider_launch.tracker import AppRun, TrackerArtifact, TrackerSource, app_run_from_env
 from airflow_provider_launch.tracker.api import tracker_config_env_var_name, trackers_from_environ
 from airflow_provider_launch.tracker.backend.fsspec import FsspecTracker, create
@@ -148,6 +150,15 @@ def test_a_result_that_takes_no_notes_stays(monkeypatch, tmp_path, caplog, befor
     assert "model" in caplog.text
 
 
+def test_the_first_note_makes_the_result(monkeypatch, tmp_path):
+    """A local program has no file before it writes one."""
+    path = tmp_path / "result"
+    monkeypatch.setenv("LAUNCH_RESULT_PATH", str(path))
+    AppRun("r", []).add_metadata(loss=0.5)
+
+    assert json.loads(path.read_text()) == {"metadata": {"loss": 0.5}}
+
+
 # ---- results by key --------------------------------------------------------------------------------------------------
 
 
@@ -272,3 +283,40 @@ def test_a_file_that_is_no_record_hides_no_other_run(tracker, tmp_path, replace,
 
     assert list(tracker.run_ids(parent_run_id="parent")) == [RUN]
     assert list(tracker.sources("bad")) == []
+
+
+@pytest.mark.parametrize("call", ["cat_file", "ls"])
+@pytest.mark.parametrize(("number", "is_raised"), [(errno.EIO, True), (errno.EACCES, False)])
+def test_only_errors_of_the_store_reach_the_reader(monkeypatch, caplog, call, number, is_raised):
+    """If the store is not reached, a run without records would look like one that has none."""
+    tracker = FsspecTracker(fsspec.filesystem("memory"), "/runs-of-an-outage")
+    tracker.add_metadata("r", a=1)
+
+    def fail(path, *_args, **_how):
+        raise OSError(number, "no answer", path)
+
+    monkeypatch.setattr(type(tracker._fs), call, staticmethod(fail))
+    if is_raised:
+        with pytest.raises(OSError, match="no answer"):
+            tracker.metadata("r")
+    else:
+        assert tracker.metadata("r") == {}
+        assert "left out: " in caplog.text
+
+
+def test_a_root_that_cannot_be_listed_is_an_error(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+
+    with pytest.raises(NotADirectoryError):
+        list(create(f"file://{tmp_path}/runs").run_ids())
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "text"),
+    [("fsspec", "/runs", "install the extra 'fsspec'"), ("s3fs", "s3://bucket/runs", "another package for 's3://")],
+)
+def test_a_missing_package_is_named(monkeypatch, module, url, text):
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(MissingDependencyError, match=text):
+        create(url)
