@@ -326,6 +326,7 @@ def marked_and_swept(path: Path) -> None:
     records.commit("app", APP)
     assert records.mark("app", layout.CANCEL) is True
     records.sweep(0)
+    assert (path / "root" / "swept").exists()
 
 
 @pytest.mark.parametrize(
@@ -598,9 +599,18 @@ def test_an_app_that_cannot_be_written_leaves_nothing(
     assert records.app("app") is None
 
 
+def test_an_app_whose_root_is_unmounted_meanwhile_is_not_launched(records: Records) -> None:
+    launched(records, "first")
+
+    with pytest.raises(SchedulerUnavailableError, match="is missing; it existed before, mount it again"):
+        records.commit("app", APP, lambda _directory: Path(records.root).rename(f"{records.root}.away"))
+    assert not Path(records.root).exists()
+
+
 def test_an_app_that_another_process_has_launched_is_left_as_it_is(records: Records) -> None:
     launched(records)
-    records.commit("app", {**APP, "host": "other"})
+    for another in (records, Records(records.root)):
+        another.commit("app", {**APP, "host": "other"})
 
     assert [*Path(records.root, "building").iterdir()] == []
     assert json.loads(Path(records.dir("app"), layout.APP).read_text())["host"] == "h"

@@ -68,4 +68,5 @@ def test_each_process_of_a_replica_gets_a_signal_once(monkeypatch) -> None:
         assert sorted(pid for pid in signalled if pid in every) == sorted(every)
     finally:
         processes.kill_all(replica.pid, signal.SIGKILL, group=replica.pid)
+        replica.kill()
         replica.wait()
