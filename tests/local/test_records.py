@@ -589,15 +589,30 @@ def test_a_request_with_wrong_fields_is_read_once(scheduler: LocalScheduler, rea
     assert reads.count("app.json") == 1
 
 
-def test_a_state_of_an_app_of_another_host_with_wrong_names_concerns_its_app_only(scheduler: LocalScheduler) -> None:
+@pytest.mark.parametrize("host", ["elsewhere", None])
+def test_a_state_with_a_long_wrong_name_is_a_short_error_of_its_app(
+    scheduler: LocalScheduler, host: str | None
+) -> None:
     damaged, other = on_record(scheduler), on_record(scheduler)
-    with_app(host="elsewhere")(damaged)
-    with_state(final=False, replicas=[{**REPLICA, "role": "x" * 1000}])(damaged)
+    if host:
+        with_app(host=host)(damaged)
+    with_state(final=host is None, replicas=[{**REPLICA, "role": "x" * 1000}])(damaged)
 
     with pytest.raises(AppUnavailableError, match=r"is damaged: KeyError: 'x{199}; delete the app") as raised:
         scheduler.describe_many([damaged.name, other.name])
     assert {*raised.value.texts} == {damaged.name}
     assert poll_many(scheduler, [other.name])[other.name].state is AppState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("role", "text"), [({}, "KeyError: 'replicas'"), (1, "TypeError: "), ({"replicas": 1}, "TypeE")]
+)
+def test_a_request_with_wrong_roles_is_an_error_of_its_app(scheduler: LocalScheduler, role: object, text: str) -> None:
+    path = on_record(scheduler)
+    with_request(roles=[role])(path)
+
+    with pytest.raises(AppUnavailableError, match=f"is damaged: app.json: {text}"):
+        scheduler.describe_native(path.name)
 
 
 @pytest.mark.parametrize("code", [errno.ELOOP, errno.EMFILE], ids=["of its lock", "of the process"])
@@ -734,6 +749,7 @@ def test_an_end_that_cannot_be_written_concerns_its_app_only(
         patch.setattr(layout, write, fail)
         answers = poll_many(scheduler, [damaged.name, other.name])
         assert isinstance(answers[damaged.name], AppUnavailableError)
+        assert str(answers[damaged.name]).startswith("host ")
         assert "its end cannot be written" in str(answers[damaged.name])
         assert answers[other.name].state is AppState.SUCCEEDED
 
