@@ -217,7 +217,7 @@ def test_an_error_of_a_file_is_repeated_and_reported_once(
         raise OSError(errno.ENOSPC, "removed by hand")
 
 
-def test_an_error_of_a_file_is_no_end_if_the_log_is_on_the_same_disk(started: supervisor._Supervisor) -> None:
+def test_an_error_of_a_file_ends_no_supervisor_whose_log_is_full(started: supervisor._Supervisor) -> None:
     def fail() -> None:
         with started._later():
             raise OSError(errno.ENOSPC, "full")
