@@ -21,6 +21,7 @@ def test_a_used_port_is_not_leased(tmp_path, monkeypatch):
         monkeypatch.setattr(leases, "LAST_PORT", port)
         monkeypatch.setattr(random.SystemRandom, "sample", lambda _self, ports, _count: [*reversed(ports)])
         found = leases.Leases(str(tmp_path), str(tmp_path))._choose_port()
+        assert leases._is_free(port) is False
 
     assert found == port - 1
 
@@ -73,6 +74,7 @@ def test_what_a_program_put_in_place_of_a_lease_does_not_stay(tmp_path: Path, ac
         act(path)
 
     assert leases.port_owner(str(tmp_path), 20000) == ""
+    assert leases._is_locked(str(tmp_path / "ports/20000.lock")) is False
     assert leases.free_gpus(str(tmp_path), ["GPU-a"]) == ["GPU-a"]
     taken = leases.Leases(str(tmp_path), str(tmp_path))
     assert taken._reserve(str(tmp_path / "ports/20000.lock"))

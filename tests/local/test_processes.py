@@ -42,7 +42,7 @@ def test_a_process_that_has_ended_is_not_an_error(sleeper) -> None:
     sleeper.kill()
     sleeper.wait()
 
-    assert not processes.send_if_same(sleeper.pid, start, signal.SIGTERM)
+    assert processes.send_if_same(sleeper.pid, start, signal.SIGTERM) is False
 
 
 def test_each_process_of_a_replica_gets_a_signal_once(monkeypatch) -> None:
@@ -68,4 +68,5 @@ def test_each_process_of_a_replica_gets_a_signal_once(monkeypatch) -> None:
         assert sorted(pid for pid in signalled if pid in every) == sorted(every)
     finally:
         processes.kill_all(replica.pid, signal.SIGKILL, group=replica.pid)
+        replica.kill()
         replica.wait()

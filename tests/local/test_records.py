@@ -26,8 +26,13 @@ from airflow_provider_launch.schedulers.local import layout, log_files, observed
 from airflow_provider_launch.schedulers.local import scheduler as local
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
 from airflow_provider_launch.schedulers.retry import Phase
-from airflow_provider_launch.specs import AppDef, AppState, Role
-from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs import AppDef, AppState, Role, Workspace
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    InvalidAppError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from tests.support.apps import until
 from tests.support.bombs import nested
 
@@ -271,7 +276,13 @@ def test_a_line_in_the_journal_makes_no_poll_parse_the_same_state(
     assert reads == []
 
 
-@pytest.mark.parametrize("damage", [with_replica(start="x"), with_replica(role="other"), with_state(msg="x" * 300_000)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        with_replica(start="x"), with_replica(role="other"), with_replica(id=7), with_state(msg="x" * 300_000),
+        with_state(final=1),
+    ],
+)  # fmt: skip
 def test_a_damaged_state_is_read_once(scheduler: LocalScheduler, reads, damage) -> None:
     path = on_record(scheduler)
     damage(path)
@@ -546,11 +557,182 @@ def test_a_first_sweep_of_another_process_is_not_repeated(scheduler: LocalSchedu
     assert old.exists()
 
 
+# ---- errors of one app -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (with_role(num_replicas=-1), r"app.json: UntrustedError: it has -1 replicas"),
+        (with_role(image=5), r"app.json: InvalidAppError: "),
+        (with_role(name="x" * 5000), r"app.json: UntrustedError: the name of a role has 5000 characters"),
+    ],
+    ids=["count", "type", "long"],
+)
+def test_a_request_that_is_no_app_any_more_is_an_error_of_its_log_and_result(
+    scheduler: LocalScheduler, damage, text: str
+) -> None:
+    path = on_record(scheduler)
+    damage(path)
+    for call in (lambda: scheduler.read_logs(path.name, "main", 0), lambda: scheduler.result(path.name)):
+        with pytest.raises(AppUnavailableError, match=f"is damaged: {text}") as raised:
+            call()
+        assert len(str(raised.value)) < 800
+
+
+def test_a_request_with_wrong_fields_is_read_once(scheduler: LocalScheduler, reads) -> None:
+    path = on_record(scheduler)
+    with_app(host=[])(path)
+    for _ in range(5):
+        with pytest.raises(AppUnavailableError, match="'host' has a wrong value"):
+            scheduler.describe(path.name)
+    assert reads.count("app.json") == 1
+
+
+@pytest.mark.parametrize("host", ["elsewhere", None])
+def test_a_state_with_a_long_wrong_name_is_a_short_error_of_its_app(
+    scheduler: LocalScheduler, host: str | None
+) -> None:
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    if host:
+        with_app(host=host)(damaged)
+    with_state(final=host is None, replicas=[{**REPLICA, "role": "x" * 1000}])(damaged)
+
+    with pytest.raises(AppUnavailableError, match=r"is damaged: KeyError: 'x{199}; delete the app") as raised:
+        scheduler.describe_many([damaged.name, other.name])
+    assert {*raised.value.texts} == {damaged.name}
+    assert poll_many(scheduler, [other.name])[other.name].state is AppState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("role", "text"), [({}, "KeyError: 'replicas'"), (1, "TypeError: "), ({"replicas": 1}, "TypeE")]
+)
+def test_a_request_with_wrong_roles_is_an_error_of_its_app(scheduler: LocalScheduler, role: object, text: str) -> None:
+    path = on_record(scheduler)
+    with_request(roles=[role])(path)
+
+    with pytest.raises(AppUnavailableError, match=f"is damaged: app.json: {text}"):
+        scheduler.describe_native(path.name)
+
+
+@pytest.mark.parametrize("code", [errno.ELOOP, errno.EMFILE], ids=["of its lock", "of the process"])
+def test_an_error_of_the_lock_of_a_cached_app_concerns_its_app_only(
+    scheduler: LocalScheduler, monkeypatch, code: int
+) -> None:
+    monkeypatch.setattr(local.subprocess, "run", lambda *_, **__: None)
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    with_state(state="RUNNING", final=False)(damaged)
+    layout.append_journal(scheduler.root, damaged.name, "RUNNING")
+    assert scheduler.describe(damaged.name).state is AppState.RUNNING
+    monkeypatch.setattr(observed, "POLL_AGAIN_S", -1.0)
+    if code == errno.ELOOP:
+        (damaged / "lock").symlink_to("lock")
+        with pytest.raises(AppUnavailableError, match=r"is damaged: .*; delete the app") as raised:
+            scheduler.describe_many([damaged.name, other.name])
+        assert {*raised.value.texts} == {damaged.name}
+    else:
+
+        def fail(path: str) -> bool:
+            raise OSError(code, os.strerror(code), path)
+
+        monkeypatch.setattr(processes, "is_locked", fail)
+        with pytest.raises(SchedulerUnavailableError, match="Too many open files") as outage:
+            scheduler.describe_many([damaged.name, other.name])
+        assert type(outage.value) is SchedulerUnavailableError
+
+
+def open_to_others(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def not_a_document(path: Path) -> None:
+    (path / "app.json").write_text("[")
+
+
+def test_an_app_that_others_may_write_is_refused_alone(scheduler: LocalScheduler) -> None:
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    open_to_others(damaged)
+
+    with pytest.raises(SchedulerRejectedError, match="other users may write"):
+        scheduler.describe_many([damaged.name])
+    with pytest.raises(AppUnavailableError, match="other users may write") as raised:
+        scheduler.describe_many([damaged.name, other.name])
+    assert {*raised.value.texts} == {damaged.name}
+    scheduler.delete(damaged.name)
+    assert not damaged.exists()
+
+
+@pytest.mark.parametrize("damage", [open_to_others, not_a_document])
+def test_an_app_that_is_damaged_while_all_are_listed_is_listed(scheduler: LocalScheduler, monkeypatch, damage) -> None:
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    describe = scheduler._describe_many
+
+    def describe_and_damage(*args: object, **options: object) -> object:
+        found = describe(*args, **options)
+        damage(damaged)
+        return found
+
+    monkeypatch.setattr(scheduler, "_describe_many", describe_and_damage)
+    assert {row.app_id: row.state for row in scheduler.list()} == {
+        damaged.name: AppState.UNKNOWN,
+        other.name: AppState.SUCCEEDED,
+    }
+
+
+def test_a_root_that_is_refused_is_an_error_of_each_call(scheduler: LocalScheduler, monkeypatch) -> None:
+    paths = on_record(scheduler), on_record(scheduler)
+    describe = scheduler._describe_many
+    apps = Path(scheduler.root, "apps")
+
+    def link() -> None:
+        apps.rename(apps.with_name("other"))
+        apps.symlink_to("other")
+
+    def describe_and_link(*args: object, **options: object) -> object:
+        found = describe(*args, **options)
+        link()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, "_describe_many", describe_and_link)
+        with pytest.raises(SchedulerRejectedError, match="is a link; make the root a link instead"):
+            scheduler.list()
+    for call in (
+        lambda: scheduler.describe_many([path.name for path in paths]),
+        lambda: scheduler.delete(paths[0].name),
+    ):
+        with pytest.raises(SchedulerRejectedError, match="is a link; make the root a link instead"):
+            call()
+
+
+def test_a_launch_that_cannot_sweep_warns(scheduler: LocalScheduler, monkeypatch, caplog) -> None:
+    """The files are of other apps."""
+    monkeypatch.setattr(local.subprocess, "run", lambda *_, **__: None)
+    old = on_record(scheduler)
+    os.utime(old / "state.json", (0, 0))
+    monkeypatch.setenv("PATH", str(old))  # no shell, which removes them
+
+    info = scheduler.submit_dryrun(AppDef("app", [Role("main", "/", entrypoint="true")]), {})
+    assert scheduler.schedule(info) == info.request.app_id
+    assert f"old apps in {scheduler.root!r} are not removed: " in caplog.text
+
+
+def test_a_workspace_that_cannot_be_copied_launches_nothing(scheduler: LocalScheduler, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    role = Role("main", "/", entrypoint="true", workspace=Workspace({f"{tmp_path}/project": ""}))
+    request = scheduler.submit_dryrun(AppDef("app", [role]), {}).request
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidAppError, match=r"cannot be copied: Not a directory .*correct its permissions or make"):
+        request.copy_workspaces(str(tmp_path / "file"))
+
+
 # ---- hosts that were rebooted ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["state.json", "journal"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.ENOENT])
 def test_an_end_that_cannot_be_written_concerns_its_app_only(
     scheduler: LocalScheduler, monkeypatch, name: str, code: int
 ) -> None:
@@ -567,6 +749,7 @@ def test_an_end_that_cannot_be_written_concerns_its_app_only(
         patch.setattr(layout, write, fail)
         answers = poll_many(scheduler, [damaged.name, other.name])
         assert isinstance(answers[damaged.name], AppUnavailableError)
+        assert str(answers[damaged.name]).startswith("host ")
         assert "its end cannot be written" in str(answers[damaged.name])
         assert answers[other.name].state is AppState.SUCCEEDED
 
@@ -642,6 +825,20 @@ def test_a_supervisor_that_cannot_start_for_its_files_concerns_its_app_only(
             damaged.name: AppState.UNKNOWN,
             other.name: AppState.SUCCEEDED,
         }
+
+
+def test_an_app_that_is_deleted_before_its_supervisor_starts_is_not_an_error(
+    scheduler: LocalScheduler, monkeypatch
+) -> None:
+    path = on_record(scheduler)
+    (path / "state.json").unlink()
+
+    def delete_first(*_: object, **__: object) -> None:
+        shutil.rmtree(path)
+        raise FileNotFoundError(errno.ENOENT, "gone", str(path))
+
+    monkeypatch.setattr(local.subprocess, "run", delete_first)
+    assert scheduler.describe(path.name) is None
 
 
 def test_a_supervisor_that_hangs_is_not_waited_for_in_each_poll(scheduler: LocalScheduler, monkeypatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import select
 import subprocess
 from pathlib import Path
@@ -13,8 +12,6 @@ from airflow_provider_launch.schedulers.queue import JobState, JobStatus, QueueJ
 from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import (
     InvalidRunConfigException,
-    MissingDependencyError,
-    SchedulerRejectedError,
     SchedulerUnavailableError,
 )
 from tests.plugins.queue_engine import launch
@@ -231,27 +228,3 @@ def test_wrong_connections_are_refused(engine, params) -> None:
 
     with pytest.raises(InvalidRunConfigException, match=r"root|did you mean 'socket'"):
         launch_tsp.create_scheduler("test", **params)
-
-
-COMMANDS = [
-    (["no-such-command"], MissingDependencyError, "not installed"),
-    (["sh", "-c", "echo refused >&2; exit 3"], SchedulerRejectedError, "refused"),
-    (["sh", "-c", "echo server is down; exit 3"], SchedulerUnavailableError, "server is down"),
-    (["sleep", "5"], SchedulerUnavailableError, "try again later"),
-]
-
-
-def test_a_command_that_writes_without_an_end_takes_bounded_memory() -> None:
-    """A command that asks a question may repeat it for ever."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    with pytest.raises(SchedulerUnavailableError, match="'yes' cannot be read: it wrote more than 128 MB"):
-        run_command(["yes"], timeout_s=20)
-
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 400 * 2**20
-
-
-@pytest.mark.parametrize(("command", "error", "text"), COMMANDS, ids=["missing", "refused", "down", "slow"])
-def test_errors_of_commands_are_those_of_the_launcher(command, error, text) -> None:
-    with pytest.raises(error, match=text):
-        run_command(command, timeout_s=0.3, unavailable=["is down"])

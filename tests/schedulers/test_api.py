@@ -195,3 +195,33 @@ def test_a_sweep_ends_at_an_outage(ended) -> None:
     with pytest.raises(SchedulerUnavailableError):
         ended.sweep(0)
     assert len(ended.engine.describe_calls) == 1
+
+
+@pytest.mark.parametrize("error", [SchedulerUnavailableError("down"), AppUnavailableError("damaged")])
+def test_only_an_outage_ends_a_sweep_that_has_deleted_apps(ended, monkeypatch, caplog, error) -> None:
+    delete, deleted = ended._delete_existing, []
+
+    def fail_later(app_id: str) -> None:
+        deleted.append(app_id)
+        if len(deleted) == 3:
+            raise error
+        delete(app_id)
+
+    monkeypatch.setattr(ended, "_delete_existing", fail_later)
+    if isinstance(error, AppUnavailableError):
+        assert len(ended.sweep(0)) == 4
+        assert f"sweep skips app {deleted[2]}, because it cannot be deleted now: damaged" in caplog.text
+    else:
+        with pytest.raises(SchedulerUnavailableError, match="down"):
+            ended.sweep(0)
+        assert len(deleted) == 3
+
+
+def test_a_log_whose_stream_cannot_be_opened_is_read_in_parts(monkeypatch) -> None:
+    plugin = OldPlugin()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise SchedulerUnavailableError("no stream now")
+
+    monkeypatch.setattr(plugin, "stream_log", refuse)
+    assert [*plugin._streamed("a", "r", 0, None, None)] == []

@@ -159,6 +159,18 @@ def test_the_option_overlay_of_docker_is_applied_before_that_of_a_role(backend):
     assert '"Domainname": "d"' in text
 
 
+def test_an_overlay_under_the_older_name_makes_the_same_request():
+    """A launch under the other name must find the app again."""
+    hashes = set()
+    for namespace in ("docker", "local_docker"):
+        given = role()
+        set_overlay(given, namespace, "Container", {"Tty": True})
+        with Runner("s") as runner:
+            hashes.add(runner.dryrun(AppDef("app", [given]), "local_docker").request.spec_hash)
+
+    assert len(hashes) == 1
+
+
 def test_a_file_that_is_not_there_is_refused():
     with pytest.raises(InvalidAppError, match="no-such-file"):
         request_of("docker", role(metadata={"docker": "/no-such-file.yaml"}))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,19 @@ def test_close_may_be_repeated(tmp_path):
     tee = Tee(io.FileIO(tmp_path / "out", "w"), str(tmp_path / "never"))
     tee.close()
     tee.close()
+
+
+def test_close_leaves_no_file_and_no_thread(tmp_path):
+    (tmp_path / "one").write_bytes(b"x" * 1_000_000)
+    out = io.FileIO(tmp_path / "out", "w")
+    opened = {path.resolve() for path in Path("/proc/self/fd").iterdir()}
+    tee = Tee(out, str(tmp_path / "one"))
+    tee.close()
+
+    assert out.closed
+    assert "launch-tee" not in [thread.name for thread in threading.enumerate()]
+    assert (tmp_path / "one") not in {path.resolve() for path in Path("/proc/self/fd").iterdir()} - opened
+    assert (tmp_path / "out").stat().st_size == 1_000_000
 
 
 def test_a_source_is_needed(tmp_path):

@@ -326,7 +326,8 @@ def test_constraints_work_inside_collections():
             resolve_options(Limits, {"shares": wrong})
 
 
-def test_what_the_class_itself_refuses_is_an_error_of_the_options():
+@pytest.mark.parametrize("kind", [ValueError, TypeError])
+def test_what_the_class_itself_refuses_is_an_error_of_the_options(kind):
     @dataclass(frozen=True)
     class Range(StructuredOpts):
         low: int = 0
@@ -334,7 +335,7 @@ def test_what_the_class_itself_refuses_is_an_error_of_the_options():
 
         def __post_init__(self):
             if self.low > self.high:
-                raise ValueError(f"low {self.low} is above high {self.high}")
+                raise kind(f"low {self.low} is above high {self.high}")
 
     with pytest.raises(InvalidRunConfigException, match="low 5 is above high 1"):
         resolve_options(Range, {"low": 5})
