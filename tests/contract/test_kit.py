@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
+import time
+import warnings
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.testing import SchedulerContract
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.testing import SchedulerContract, _process
+from airflow_provider_launch.testing._base import until
 from airflow_provider_launch.testing._cursors import SEED
+from airflow_provider_launch.testing._hostile import _Memory
+from airflow_provider_launch.testing._process import OtherProcess, OtherProcessError
+from airflow_provider_launch.testing.example_scheduler import ThreadsScheduler
 from tests.contract.broken import defects, streams
 from tests.support.repeats import SOAK, often
 
@@ -198,6 +208,109 @@ def test_one_stream_may_be_kept(test, tmp_path):
     assert all(report.passed for report in found.reports), found.texts()
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "test"),
+    [
+        ("RefusesLongerIds", "test_apps_whose_names_run_together_are_kept_apart"),
+        ("RejectsWhatWasDeleted", "test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted"),
+    ],
+)
+def test_a_launch_may_be_refused(scheduler, test, tmp_path):
+    """An engine with few characters for names cannot keep all of them apart, and a deletion is final."""
+    found = run_test(scheduler, test, tmp_path)
+
+    assert [report.outcome for report in found.reports] == ["passed"], found.texts()
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_exit_code_is_reported[7]",
+        "test_another_process_sees_the_app",
+        "test_dry_run_needs_no_engine",
+        "test_describe_of_an_unknown_app_raises_nothing",
+    ],
+)
+def test_each_scheduler_is_closed_and_each_app_is_removed(test, tmp_path):
+    """A scheduler may have connections, and an engine of an author is not emptied by anything else."""
+    found = run_test("CountsItsCloses", test, tmp_path)
+    (record,) = tmp_path.rglob("made_and_closed")
+    events = record.read_text().split()
+
+    assert all(report.passed for report in found.reports), found.texts()
+    assert events.count("made") == events.count("closed") > 0
+    assert [*tmp_path.rglob("request.json")] == []
+
+
+def test_the_time_zone_of_the_tests_is_restored(tmp_path):
+    """Later tests of the author run in the same process."""
+    before = time.tzname
+    run_test("HealthyThreads", "test_since_and_until_are_honoured_or_warned_about", tmp_path)
+
+    assert time.tzname == before
+
+
+def test_an_error_of_the_other_process_has_its_class_and_its_text(tmp_path):
+    """The process serves the next call, and ends by itself."""
+    with OtherProcess(f"{defects.__name__}:Threads", {"root": str(tmp_path / "root")}) as other:
+        with pytest.raises(OtherProcessError, match="is not there; try again when it is mounted") as caught:
+            other.call("list")
+        (tmp_path / "root").mkdir()
+        assert other.call("list") == []
+
+    assert caught.value.kind == "SchedulerUnavailableError"
+    assert other._process.returncode == 0
+
+
+def test_another_process_that_does_not_end_is_killed(monkeypatch):
+    """A scheduler that hangs must not stay on the machine of its author."""
+    monkeypatch.setattr(_process, "_END_TIMEOUT_S", 0.1)
+    other = OtherProcess(f"{defects.__name__}:Threads", {})
+    os.kill(other._process.pid, signal.SIGSTOP)
+    other.close()
+
+    assert other._process.returncode == -signal.SIGKILL
+
+
+def test_the_example_ignores_an_app_that_is_gone(tmp_path):
+    """Another process may delete it after this one has found it."""
+    scheduler = ThreadsScheduler("test", str(tmp_path))
+
+    scheduler._cancel_existing("app-1")
+    scheduler._delete_existing("app-1")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_example_leaves_nothing_of_a_repeated_launch(tmp_path):
+    """Authors copy it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    scheduler = ThreadsScheduler("test", str(root))
+    app = AppDef("app", [Role("main", str(tmp_path), entrypoint="no-such-program")])
+    info = scheduler.submit_dryrun(app, {}, app_id="app-1")
+    scheduler.schedule(info)
+    until(lambda: is_terminal(scheduler.describe("app-1").state), 30, "it has ended")
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        scheduler.schedule(info)
+
+    assert [path.name for path in root.iterdir()] == ["app-1"]
+    assert [note for note in noted if "lock" in str(note.message)] == []
+    assert [*scheduler.log_iter("app-1", "main", 0)] == ["cannot start 'no-such-program': No such file or directory\n"]
+    assert scheduler.describe("app-1").roles_statuses[0].replicas[0].exit_code == 127
+
+
+def test_the_memory_of_this_process_is_measured_until_the_end_of_a_block():
+    memory, before = _Memory(), {*threading.enumerate()}
+    with memory.observed():
+        text = b"x" * 200_000_000
+        until(lambda: memory.grown > 100_000_000, 30, "the growth is seen")
+    after = {*threading.enumerate()}
+
+    assert len(text) > memory.grown / 10
+    assert after <= before
+
+
 def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
     """A rare failure is useful only if its random times can be repeated."""
     test = "test_nothing_is_lost_or_repeated_at_many_cuts"
@@ -362,6 +475,11 @@ MESSAGES = [
         "HasItsRootInTheRequest",
         "test_dry_run_needs_no_engine",
         "the request depends on `params`: request['replicas'][0]['out']: '",
+    ),
+    (
+        "TakesAWrongResultForAnOutage",
+        "test_results_that_are_not_documents_harm_no_other",
+        "AssertionError: directory: an invalid result is reported as an outage: the result of contract-",
     ),
 ]
 

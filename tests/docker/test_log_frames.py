@@ -362,6 +362,16 @@ def test_the_end_without_a_line_feed_comes_when_the_container_has_ended() -> Non
     assert [line.text for line in reader.read("c", running.cursor, complete=True).lines] == ["half"]
 
 
+def test_lines_before_the_position_that_have_a_later_time_are_not_delivered() -> None:
+    """The clock was set back; a later read must not start at their time either."""
+    reader, lines = LineReader((BASE, 1), None, BASE - NS), []
+    reader.take([("stdout", BASE + 5, b"before\n"), ("stdout", BASE, b"last\n"), ("stdout", BASE + 7, b"new\n")], lines)
+
+    assert [line.text for line in lines] == ["new\n"]
+    assert reader.found()
+    assert reader.pending_since is None
+
+
 def test_what_was_rotated_away_does_not_stop_the_rest() -> None:
     log = Log()
     for number in range(100):

@@ -17,6 +17,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
     apps_in,
     container_in,
     discarded_name,
+    readable,
     start_error,
     taken_name,
 )
@@ -585,6 +586,29 @@ def test_a_plan_with_wrong_values_is_damaged(change: dict[str, Any]) -> None:
 
     with pytest.raises(DamagedError, match=f"label {Label.PLAN} of container 'c0' cannot be read"):
         Plan.of(engine.app())
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, AttributeError, OverflowError])
+def test_any_error_about_an_unexpected_value_is_damage(error: type[Exception]) -> None:
+    text = rf"the record cannot be read \({error.__name__}: .*why"
+    with pytest.raises(DamagedError, match=text) as caught, readable("the record"):
+        raise error("why")
+
+    assert isinstance(caught.value.__cause__, error)
+
+
+@pytest.mark.parametrize("label", [Label.REPLICA, Label.APP_ATTEMPT, Label.ATTEMPT])
+def test_a_container_whose_labels_are_not_numbers_is_damaged(label: str) -> None:
+    engine = one()
+    engine.replica("a", 0, "running")
+    engine.rows[-1]["Labels"][label] = "x"
+    found = container_in(engine.rows[-1], {})
+
+    assert (found.replica, found.app_attempt, found.attempt) == (0, 0, 0)
+    assert (
+        found.damage
+        == f"the labels of container {found.name!r} cannot be read ('x' is not an integer of at most 19 digits)"
+    )
 
 
 # ---- services --------------------------------------------------------------------------------------------------------

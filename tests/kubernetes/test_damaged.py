@@ -103,13 +103,14 @@ def test_the_error_for_a_damaged_job_is_short():
 
 
 @pytest.mark.parametrize("labels", [{Label.INDEX: "abc"}, {Label.INDEX: DIGITS}, {Label.ATTEMPT: "x"}, None])
-def test_a_pod_that_cannot_be_read_is_left_out(labels):
+def test_a_pod_that_cannot_be_read_is_left_out(labels, caplog):
     def pod(name: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
         own = {Label.APP_ID: name, Label.ROLE: "main", Label.INDEX: "0"}
         metadata = {"name": name, "uid": name, "labels": None if labels is None else {**own, **labels}}
         return {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
 
     assert [app_id for app_id, _ in pods_in([pod("bad", labels), pod("good", {})])] == ["good"]
+    assert "a pod is ignored, because it cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize(

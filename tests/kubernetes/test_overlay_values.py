@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay
@@ -12,6 +14,10 @@ class V1Volume:
     """Like the models of the kubernetes package, which are not valid JSON."""
 
 
+CIRCULAR: dict[str, Any] = {}
+CIRCULAR["self"] = CIRCULAR
+
+
 @pytest.mark.parametrize(
     ("overlay", "text"),
     [
@@ -19,6 +25,7 @@ class V1Volume:
             {"pod": {"volumes": [V1Volume()]}},
             "'pod' has a value that is not valid JSON .*V1Volume.* write its objects as dicts",
         ),
+        ({"pod": {"volumes": [CIRCULAR]}}, "'pod' has a value that is not valid JSON .* write its objects as dicts"),
         ({"pod": {"activeDeadlineSeconds": 3}}, "pod.activeDeadlineSeconds is set by the scheduler"),
         ({"container": {"env": [{"name": "LAUNCH_REPLICA_ID", "value": "7"}]}}, "LAUNCH_REPLICA_ID .* rename it"),
     ],

@@ -208,7 +208,9 @@ def test_job_of_a_plain_role():
     assert main["command"] == ["run"]
     assert main["args"] == ["--id", "$(LAUNCH_REPLICA_ID)"]
     assert main["securityContext"] == {"allowPrivilegeEscalation": False}
-    assert main["env"][0]["name"] == "LAUNCH_REPLICA_ID"
+    names = [variable["name"] for variable in main["env"]]
+    assert names[0] == "LAUNCH_REPLICA_ID"
+    assert len(names) == len(set(names)), "the last one of a name is used"
 
 
 def test_retries_of_replicas_are_counted_by_kubernetes():

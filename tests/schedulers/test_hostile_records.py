@@ -180,10 +180,11 @@ def test_a_container_with_a_wrong_type_is_damaged(body) -> None:
     [("options", {}), ("options", {"queue": ""}), ("options", {"queue": 5}), ("copied_env", None)]
     + [("copied_env", env) for env in ([], {"A": 1}, {"A": None})],
 )
-def test_a_definition_with_a_wrong_type_is_ignored(name, value) -> None:
+def test_a_definition_with_a_wrong_type_is_ignored(name, value, caplog) -> None:
     """A waiting app without a queue made the list fail for all apps of the account."""
     with pytest.raises(UntrustedError):
         of_aws_batch(lambda document: document.update({name: value}))
+    assert "the record of app 'app-1' is damaged, and ignored: " in caplog.text
 
 
 def test_indexes_of_a_job_are_counted() -> None:

@@ -107,6 +107,7 @@ REFUSED = [
         "containers[main].image",
     ),
     ("kubernetes", "V1Pod", {"spec": {JOIN("containers", on="name"): [{"name": "main", "env": []}]}}, "variables"),
+    ("kubernetes", "V1Pod", {"spec": {JOIN("containers", on="name"): [{"image": "x"}]}}, "has no field"),
     ("kubernetes", "V1Pod", {"metadata": {"labels": {"launch.io/app-id": "x"}}}, "launch.io/app-id"),
     ("kubernetes", "V1Pod", {"spec": {"hostname": macros.replica_id}}, "replica_id"),
     ("kubernetes", "V1Job", {"spec": {"completions": 7}}, "V1Job.spec.completions"),

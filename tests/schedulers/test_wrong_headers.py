@@ -7,19 +7,46 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of
+from airflow_provider_launch.schedulers._kit.http import BusyRetry, epoch_of, server_message
 from airflow_provider_launch.schedulers.aws_batch.client import Aws
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
-DATES = ["garbage", "", "Fri, 31 Dec 9999 23:59:59 -2359", "Mon, 99 Jan 2026 00:00:00 GMT", "1", "\u0661"]
+DATES = ["garbage", "", ",", "Fri, 31 Dec 9999 23:59:59 -2359", "Mon, 99 Jan 2026 00:00:00 GMT", "1", "\u0661"]
 
 
 @pytest.mark.parametrize("date", DATES)
 def test_an_invalid_date_is_a_value_error(date) -> None:
     with pytest.raises(ValueError, match="its header Date is"):
         epoch_of(date)
+
+
+def test_the_error_for_an_invalid_date_is_short() -> None:
+    """A header may have megabytes, and the text is shown in the task log."""
+    with pytest.raises(ValueError, match="its header Date is") as caught:
+        epoch_of("garbage" * 1000)
+
+    assert len(str(caught.value)) < 100
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b'{"message": "no such\\n image"}', "no such image"),
+        (b'{"error": "no"}', '{"error": "no"}'),
+        (b"[]", "[]"),
+        (b"[1]", "[1]"),
+        (b'"text"', '"text"'),
+        (b"null", "null"),
+        (b"<html>Bad\n Gateway \xff", "<html>Bad Gateway \N{REPLACEMENT CHARACTER}"),
+        (b"[" * 100_000, "[" * 1000),
+    ],
+    ids=["message", "another key", "empty list", "list", "text", "null", "page", "deep"],
+)
+def test_the_message_of_a_server_is_found_or_its_answer_is_shown(answer: bytes, text: str) -> None:
+    """A proxy in front of the engine answers with anything."""
+    assert server_message(answer) == text
 
 
 def test_a_date_is_read() -> None:

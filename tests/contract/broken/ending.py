@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError, UnknownAppException
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -186,6 +187,70 @@ class CancelsOnceOnly(Threads):
         (self._dir(app_id) / "cancel").touch(exist_ok=False)
 
 
+class _KnowsItsApps(Threads):
+    """Base of defects that differ between the scheduler that launched an app and the others."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mine: set[str] = set()
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        self.mine.add(app_id)
+        return app_id
+
+    def _has_ended(self, app_id: str) -> bool:
+        found = self.describe(app_id)
+        return found is None or is_terminal(found.state)
+
+
+class _CancelsEnds(_KnowsItsApps):
+    """Reports an ended app as cancelled after a late cancel."""
+
+    def _cancel_existing(self, app_id: str) -> None:
+        if self.is_careless(app_id) and self._has_ended(app_id):
+            (self._dir(app_id) / "reported").touch()
+        super()._cancel_existing(app_id)
+
+    def is_careless(self, app_id: str) -> bool:
+        raise NotImplementedError
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            if response and (self._dir(app_id) / "reported").exists():
+                response.state = AppState.CANCELLED
+        return found
+
+
+@caught_by("test_cancel_after_the_end_changes_nothing")
+class CancelsTheEndOfItsApps(_CancelsEnds):
+    def is_careless(self, app_id: str) -> bool:
+        return app_id in self.mine
+
+
+@caught_by("test_cancel_after_the_end_changes_nothing")
+class CancelsTheEndOfAppsOfOthers(_CancelsEnds):
+    def is_careless(self, app_id: str) -> bool:
+        return app_id not in self.mine
+
+
+@caught_by("test_cancel_can_be_repeated")
+class RaisesAtTheCancelOfAnEndingApp(_KnowsItsApps):
+    def _cancel_existing(self, app_id: str) -> None:
+        if app_id in self.mine and (self._dir(app_id) / "cancel").exists() and not self._has_ended(app_id):
+            raise SchedulerRejectedError(f"{app_id!r} is ending")
+        super()._cancel_existing(app_id)
+
+
+@caught_by("test_cancel_can_be_repeated", "test_cancel_after_the_end_changes_nothing")
+class RaisesAtTheCancelOfAnEndedApp(_KnowsItsApps):
+    def _cancel_existing(self, app_id: str) -> None:
+        if self._has_ended(app_id):
+            raise SchedulerRejectedError(f"{app_id!r} has ended")
+        super()._cancel_existing(app_id)
+
+
 @caught_by("test_cancel_of_an_unknown_app_does_nothing")
 class RaisesAtTheCancelOfUnknownApps(Threads):
     def cancel(self, app_id: str) -> None:
@@ -280,6 +345,42 @@ class OnlyCancels(Threads):
 class RaisesAtTheDeleteOfUnknownApps(Threads):
     def delete(self, app_id: str) -> None:
         if not self.exists(app_id):
+            raise UnknownAppException(app_id)
+        super().delete(app_id)
+
+
+class _DeletesLate(Threads):
+    """An engine that needs a moment to remove an app."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deleted: set[str] = set()
+
+    def _delete_existing(self, app_id: str) -> None:
+        self.deleted.add(app_id)
+        threading.Timer(0.5, super()._delete_existing, [app_id]).start()
+
+
+@caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
+class RaisesAtTheDeleteOfAnAppThatIsRemoved(_DeletesLate):
+    def _delete_existing(self, app_id: str) -> None:
+        if app_id in self.deleted:
+            raise SchedulerRejectedError(f"{app_id!r} is being removed")
+        super()._delete_existing(app_id)
+
+
+@caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
+class RaisesAtTheDeleteOfARemovedApp(_DeletesLate):
+    def delete(self, app_id: str) -> None:
+        if app_id in self.deleted and not self.exists(app_id):
+            raise UnknownAppException(app_id)
+        super().delete(app_id)
+
+
+@caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
+class RaisesAtTheDeleteOfAnAppThatNeverWas(_DeletesLate):
+    def delete(self, app_id: str) -> None:
+        if app_id not in self.deleted and not self.exists(app_id):
             raise UnknownAppException(app_id)
         super().delete(app_id)
 
@@ -403,7 +504,36 @@ class TakesAStopForSuccess(Threads):
     app_thread = _Trusting
 
 
-@caught_by("test_closing_a_scheduler_leaves_its_apps_alone")
+class _WithAHelper(AppThread):
+    has_helper = False
+
+    def _publish(self, state: str, msg: str) -> None:
+        if not self.has_helper:
+            self.has_helper = True
+            env = self.request["replicas"][0]["env"]
+            subprocess.Popen(["sleep", "15"], env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        super()._publish(state, msg)
+
+
+@caught_by(
+    "test_a_failed_replica_ends_its_peers[obedient]",
+    "test_cancel_ends_a_running_app",
+    "test_cancel_right_after_schedule_ends_the_app",
+    "test_a_program_that_ignores_the_end_is_killed_after_its_grace",
+    "test_delete_ends_a_live_app",
+    "test_delete_leaves_nothing_in_the_engine[live]",
+    "test_schedule_after_cancel_runs_nothing_again",
+    "test_another_process_cancels_the_app",
+    "test_an_app_that_has_not_started_in_time_is_cancelled",
+)
+class LeavesItsHelperAlone(Threads):
+    """Starts a program of its own for each app, and reports correct ends, but does not end that program."""
+
+    timeout_s = 4
+    app_thread = _WithAHelper
+
+
+@caught_by("test_closing_a_scheduler_leaves_its_apps_alone", "test_another_process_follows_the_app_to_its_end")
 class CloseCancelsItsApps(Threads):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

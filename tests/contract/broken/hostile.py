@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk
-from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.contract.broken.defects import Local, caught_by
@@ -105,6 +105,13 @@ class LosesLinesOfOthers(Local):
 class TakesAWrongResultForAnOutage(Local):
     def result(self, app_id: str) -> JsonValue:
         raise SchedulerUnavailableError(f"the result of {app_id} cannot be read")
+
+
+@caught_by(RESULTS)
+class ShowsTheTargetOfALinkInAnError(Local):
+    def result(self, app_id: str) -> JsonValue:
+        text = (Path(self._records.root).parent / "secret").read_text()
+        raise InvalidAppError(f"the result of {app_id} is {text}; write one JSON document")
 
 
 @caught_by(RESULTS)

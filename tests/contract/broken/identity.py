@@ -113,6 +113,13 @@ class LaunchesAgainWhatWasDeleted(_SeesItDeleted):
         return Threads.schedule(self, dryrun_info)
 
 
+class RejectsWhatWasDeleted(_SeesItDeleted):
+    """As the interface allows, so this is not a defect."""
+
+    def resume(self, dryrun_info: Any) -> str:
+        raise SchedulerRejectedError(f"{dryrun_info.request['app_id']!r} was deleted while it was submitted")
+
+
 @caught_by("test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted")
 class LaunchesNothing(Threads):
     """The launch fails before another user can delete its app."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import Capability
-from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.roles import AppDef, BindMount, RetryPolicy, Role
 from airflow_provider_launch.specs.runopts import runopts
 from tests.contract.broken.defects import Threads, caught_by
@@ -160,3 +160,13 @@ class TakesItsGraceInSteps(Threads):
 
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
         return super()._submit_dryrun(app, {"grace_s": float(cfg["grace_s"][-1])}, app_id=app_id)
+
+
+class RefusesLongerIds(Threads):
+    """Refuses the id of an app that begins with that of another."""
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = str(dryrun_info.request["app_id"])
+        if any(app_id.startswith(f"{row.app_id}-") for row in self.list()):
+            raise AppConflictError(f"{app_id!r} begins with the id of another app; choose another id")
+        return super().schedule(dryrun_info)

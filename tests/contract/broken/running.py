@@ -721,3 +721,50 @@ class SaysCancelledAndGoesOn(Local):
             if response and app_id in self.cancelled:
                 response.state = AppState.CANCELLED
         return found
+
+
+class _StartsMore(AppThread):
+    def _publish(self, state: str, msg: str) -> None:
+        if state in {"PENDING", "RUNNING"}:
+            with (self.dir / "started").open("a") as started:
+                started.write("a program that is not reported\n")
+        super()._publish(state, msg)
+
+
+@caught_by(
+    "test_one_role_runs_to_its_end",
+    "test_each_replica_runs_once[5]",
+    "test_any_policy_is_accepted_without_retries",
+    "test_an_app_that_cannot_start_is_reported",
+    "test_an_app_that_has_not_started_in_time_is_cancelled",
+    "test_schedule_twice_starts_once",
+    "test_racing_threads_start_one_app",
+    "test_racing_processes_start_one_app",
+    "test_same_id_with_another_app_is_a_conflict",
+    "test_same_id_with_another_option_is_a_conflict",
+    "test_what_the_launcher_injects_is_no_conflict",
+    "test_schedule_after_the_end_runs_nothing_again",
+    "test_schedule_after_cancel_runs_nothing_again",
+    "test_unreachable_is_an_error_and_never_an_answer[describe]",
+    "test_an_app_that_could_not_be_launched_is_launched_by_the_same_call",
+)
+class StartsMoreThanItReports(Threads):
+    """Its answers and logs are correct; only the engine shows the other programs."""
+
+    app_thread = _StartsMore
+
+
+class CountsItsCloses(Threads):
+    """Writes next to its root how many schedulers were made and closed, also in other processes. No defect."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._write("made")
+
+    def close(self) -> None:
+        self._write("closed")
+        super().close()
+
+    def _write(self, event: str) -> None:
+        with self.root.with_name("made_and_closed").open("a") as record:
+            record.write(f"{event}\n")

@@ -60,6 +60,18 @@ class TestOffersRank0WithoutPorts(_Local):
     capabilities = running.OffersRank0WithoutPorts.capabilities
 
 
+class TestRejectsWhatWasDeleted(_Threads):
+    factory = f"{identity.__name__}:RejectsWhatWasDeleted"
+
+
+class TestRefusesLongerIds(_Threads):
+    factory = f"{refusals.__name__}:RefusesLongerIds"
+
+
+class TestCountsItsCloses(_Threads):
+    factory = f"{running.__name__}:CountsItsCloses"
+
+
 class TestKeepsOneStream(_Threads):
     factory = f"{logs.__name__}:KeepsOneStream"
     capabilities = logs.KeepsOneStream.capabilities

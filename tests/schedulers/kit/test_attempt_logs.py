@@ -104,3 +104,4 @@ def test_the_oldest_open_answer_and_one_of_the_same_cursor_are_closed():
     assert [answer.is_closed for answer in kept] == [True, False, True, False]
     answers.close()
     assert all(answer.is_closed for answer in kept)
+    assert [answers.take("c", {"line": number}) for number in (1, 2)] == [None, None]

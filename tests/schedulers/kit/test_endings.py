@@ -10,6 +10,7 @@ ENDS = [
     (ReplicaEnd(3), "exit code 3", None),
     (ReplicaEnd(137), "ended by SIGKILL", "SIGKILL"),
     (ReplicaEnd(255), "exit code 255", None),
+    (ReplicaEnd(163), "ended by signal 35", "signal 35"),
     (ReplicaEnd(1, signal="SIGTERM"), "ended by SIGTERM", "SIGTERM"),
     (ReplicaEnd(137, out_of_memory=True), "out of memory (exit code 137)", "out of memory"),
     (ReplicaEnd(127, start_error="no such file"), "it could not be started: no such file", "no such file"),
