@@ -134,7 +134,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _json_int(text: str) -> int:
-    return parse_int(text, -LARGEST_INT - 1)
+    return parse_int(text, -LARGEST_INT)
 
 
 def _json_float(text: str) -> float:

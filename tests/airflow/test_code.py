@@ -175,7 +175,9 @@ def keeps_in_settings(context: Any, jinja_env: Any) -> AppDef:
 
 
 @pytest.mark.parametrize("is_mapped", [False, True], ids=["plain", "mapped"])
-@pytest.mark.parametrize("how", [KeepsTheRun(), keeps_in_a_mapping, keeps_in_settings], ids=str)
+@pytest.mark.parametrize(
+    "how", [KeepsTheRun(), keeps_in_a_mapping, keeps_in_settings], ids=["object", "mapping", "settings"]
+)
 def test_a_function_that_keeps_a_text_of_a_run_opens_nothing(secret, monkeypatch, how: Any, is_mapped: bool) -> None:
     monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
     with a_dag():

@@ -335,13 +335,14 @@ def test_overlays_differ_by_role() -> None:
 @pytest.mark.parametrize(
     ("overlay", "text"),
     [
+        ({"Env": [None]}, "option overlay.Env has None, which is not text; write 'NAME=value'"),
         ({"Image": "other"}, "role 'head': option overlay.Image is set by the launcher itself"),
         ({"HostConfig": {"AutoRemove": True}}, "option overlay.HostConfig.AutoRemove is set by the launcher"),
         ({"HostConfig": []}, "role 'head': option overlay: .*HostConfig"),
         ({"Healthcheck": object()}, "role 'head': option overlay has a value that is not valid JSON .*as dicts"),
         ({"CpuShares": float("nan")}, "role 'head': option overlay has a value that is not valid JSON .*as dicts"),
     ],
-    ids=["image", "auto-remove", "list", "object", "nan"],
+    ids=["Env", "image", "auto-remove", "list", "object", "nan"],
 )
 @pytest.mark.parametrize("is_of_role", [False, True], ids=["launch", "role"])
 def test_an_overlay_of_an_option_that_does_not_fit_is_refused(overlay, text, is_of_role) -> None:

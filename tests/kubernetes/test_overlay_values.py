@@ -25,6 +25,7 @@ CIRCULAR["self"] = CIRCULAR
             {"pod": {"volumes": [V1Volume()]}},
             "'pod' has a value that is not valid JSON .*V1Volume.* write its objects as dicts",
         ),
+        ({"pod": {"priority": float("nan")}}, "'pod' has a value that is not valid JSON .* write its objects as dicts"),
         ({"pod": {"volumes": [CIRCULAR]}}, "'pod' has a value that is not valid JSON .* write its objects as dicts"),
         ({"pod": {"activeDeadlineSeconds": 3}}, "pod.activeDeadlineSeconds is set by the scheduler"),
         ({"container": {"env": [{"name": "LAUNCH_REPLICA_ID", "value": "7"}]}}, "LAUNCH_REPLICA_ID .* rename it"),

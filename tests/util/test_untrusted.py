@@ -96,7 +96,7 @@ def test_documents_that_harm_are_refused(data):
 
 
 def test_an_honest_document_is_returned():
-    document = {"a": [1, -2.5, None, True, {"b": "ü"}], "c": -LARGEST_INT - 1}
+    document = {"a": [1, -2.5, None, True, {"b": "ü"}], "c": -LARGEST_INT}
 
     assert parse_json(json.dumps(document), 1000) == document
     assert parse_json(json.dumps(document).encode(), 1000) == document

@@ -246,7 +246,10 @@ def refuse_broken_overlays(request: DockerRequest) -> None:
         host = (before["HostConfig"], after.get("HostConfig") or {})
         refuse_changes(*host, ("NetworkMode", "RestartPolicy", "AutoRemove"), f"{what}.HostConfig")
         refuse_changes(before["Labels"], after.get("Labels") or {}, before["Labels"], f"{what}.Labels")
-        env = dict(item.split("=", 1) for item in after.get("Env") or [] if "=" in item)
+        variables = after.get("Env") or []
+        if wrong := [item for item in variables if not isinstance(item, str)]:
+            raise InvalidAppError(f"{what}.Env has {wrong[0]!r}, which is not text; write 'NAME=value'")
+        env = dict(item.split("=", 1) for item in variables if "=" in item)
         ours = dict(item.split("=", 1) for item in before["Env"])
         refuse_changes(ours, env, ours, f"{what}.Env")
 

@@ -56,7 +56,7 @@ def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _refuse_models(kind: str, part: object) -> None:
     try:
-        json.dumps(part)
+        json.dumps(part, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidAppError(
             f"option overlay: {kind!r} has a value that is not valid JSON ({error}); write its objects as dicts"
