@@ -114,11 +114,16 @@ def _hidden_in_argument(value: Any) -> Iterator[str]:
         yield from hidden_in_text(value)
     elif isinstance(value, Mapping):
         for name, each in value.items():
+            yield from hidden_in_text(str(name))
             yield from _hidden_in_field(each, "") if name == "env" else _hidden_in_argument(each)
     elif isinstance(value, (list, tuple)):
         yield from hidden_in_args([each for each in value if isinstance(each, str)])
         for each in value:
             yield from () if isinstance(each, str) else _hidden_in_argument(each)
+    else:
+        # Airflow stores other objects, such as a dataclass or a set, as this text.
+        with contextlib.suppress(Exception):
+            yield from hidden_in_text(str(value))
 
 
 def _hidden_in_field(value: Any, name: str) -> Iterator[str]:

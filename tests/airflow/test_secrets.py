@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import UserList
 from typing import Any
 
 import pytest
@@ -235,6 +236,9 @@ def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.Mon
     assert "***" in api.rendered["request"]
 
 
+URL = "postgres://me:hush-9012@db/x"
+
+
 def made_by_component(text: str, env: dict[str, str]) -> AppDef:
     return AppDef("app", [Role("main", "", entrypoint="sh", args=["-c", text], env=env)])
 
@@ -269,6 +273,20 @@ def test_rendered_arguments_show_no_secret_while_the_task_runs(how: str) -> None
     assert len(stored) >= 2
     assert "***" in stored[0]
     assert "hush" not in str(stored)
+
+
+@dataclasses.dataclass
+class Database:
+    url: str
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Database(URL), {URL}, {URL: 1}, [Database(URL)], {"urls": UserList([URL])}],
+    ids=["dataclass", "set", "key", "list", "sequence"],
+)
+def test_objects_that_airflow_stores_as_text_show_no_secret(value: object) -> None:
+    assert "hush-9012" in hidden_in_arguments(value)
 
 
 def test_a_parameter_whose_name_has_the_word_token_is_not_a_secret() -> None:
