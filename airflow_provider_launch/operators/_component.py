@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -98,8 +99,11 @@ def code_of_call(
         return [function], []
     from airflow_provider_launch.components._hydra import written_part
 
-    given = bound_args(function, arguments, defaults)
-    return [], [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
+    # The component itself reports a config or override that cannot be used, or that Hydra is missing.
+    with contextlib.suppress(Exception):
+        given = bound_args(function, arguments, defaults)
+        return [], [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
+    return [], []
 
 
 def _is_hydra(function: Callable[..., AppDef]) -> bool:

@@ -16,7 +16,7 @@ from airflow.sdk import task
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role, Workspace
 from tests.airflow import support
-from tests.airflow.support import START, FakeExecutionApi, a_dag, run_task
+from tests.airflow.support import START, UNSET, DagRun, FakeExecutionApi, a_dag, run_task
 from tests.airflow.test_sources import REFUSED, app_dict, made_of
 
 OPEN = {"launch_conn_id": "place", "unavailable_for_s": 0}
@@ -195,7 +195,8 @@ EVENT = {
     "asset": {"name": "a", "uri": "s3://a/b", "extra": {}},
     "timestamp": START,
     "source_aliases": [],
-    **dict.fromkeys(("source_task_id", "source_dag_id", "source_run_id", "source_map_index", "partition_key")),
+    **dict.fromkeys(("source_task_id", "source_dag_id", "source_run_id", "source_map_index")),
+    **({"partition_key": None} if "partition_key" in UNSET else {}),
 }
 
 
@@ -205,6 +206,8 @@ def test_a_function_opens_nothing_of_a_run_in_its_context(secret, monkeypatch, h
     api.xcoms["make", "return_value"] = str(secret)
     monkeypatch.setitem(support.RUN, "consumed_asset_events", [{**EVENT, "extra": {"path": str(secret)}}])
     if how == "note":
+        if "note" not in DagRun.model_fields:
+            pytest.skip("a run of this Airflow has no note")
         monkeypatch.setitem(support.RUN, "note", str(secret))
     with a_dag():
 

@@ -727,6 +727,17 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     assert not (tmp_path / "opened").exists()
 
 
+def test_without_hydra_a_task_names_the_extra(tmp_path, monkeypatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hydra"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    monkeypatch.setenv("AIRFLOW_VAR_N", "1")
+
+    found = ran(component="utils.hydra", component_args=["-cd", str(tmp_path), "-cn", "one", "n={{ var.value.n }}"])
+
+    assert "the extra 'hydra' of airflow-provider-launch" in str(found.error)
+
+
 @pytest.mark.parametrize("how", ["mapping", "list", "list with =", "configuration"])
 def test_a_config_of_hydra_in_the_dag_file_is_read(tmp_path, monkeypatch, how: str) -> None:
     (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\nn: 0\n")
