@@ -30,7 +30,7 @@ _LIBRARIES = (
 
 
 class Code:
-    """What a function could name before it was called: afterwards it may have kept texts of the run in variables.
+    """The texts that a function could name before its call; afterwards its variables may have texts of the run.
 
     These are the texts in its module, and in modules of its author which that imports; values of variables and
     attributes that these modules name; and, as the start of a path, the folders of the modules.
@@ -44,10 +44,12 @@ class Code:
     def __init__(self, functions: Iterable[Any] = (), dag_file: str = "", texts: Iterable[str] = ()) -> None:
         self.texts = {*texts}
         self._starts: set[str] = set()
+        self._marks: set[str] = set()
         self._modules: set[str] = set()
-        self._read_file(dag_file, {})
         for function in functions:
             self._read_function(function)
+        # Last, because the function may be in this file, whose variables only it knows.
+        self._read_file(dag_file, {})
         self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
         self._temporary, self._older = Path(os.path.realpath(tempfile.gettempdir())), set[str]()
         with contextlib.suppress(OSError):
@@ -55,7 +57,8 @@ class Code:
 
     def names(self, location: str) -> bool:
         """Return whether the location was written, as a whole or in parts, or is a new temporary folder."""
-        return is_joined(location, self.texts, self._starts) or self._is_new(location)
+        is_written = location in self._marks or is_joined(location, self.texts, self._starts)
+        return is_written or self._is_new(location)
 
     def _is_new(self, location: str) -> bool:
         """Return whether the function made the location in the folder for temporary files."""
@@ -81,6 +84,8 @@ class Code:
         for cell in getattr(function, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 self._read_values([cell.cell_contents])
+        own = [getattr(function, "__defaults__", None) or (), *(code.co_consts for code in _codes_of(function))]
+        self._marks |= {text for texts in own for text in texts if isinstance(text, str) and text and _is_mark(text)}
         with contextlib.suppress(TypeError):  # a function of C has no file
             self._read_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", {}))
 
@@ -131,6 +136,10 @@ class Code:
 
 def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
+
+
+def _codes_of(function: Any) -> Iterator[CodeType]:
+    yield from _codes(function.__code__) if hasattr(function, "__code__") else ()
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -120,7 +120,7 @@ def check_component(task: LaunchAppOperator) -> None:
     if is_open(task.component_args):
         return
     arguments = _arguments(task.component_args)
-    if not has_open(arguments):
+    if not _has_open(arguments):
         component_app(task, task.component_args)
         return
     if isinstance(arguments, list):
@@ -164,14 +164,13 @@ def is_open(value: object) -> bool:
     return hasattr(value, "resolve") and not isinstance(value, Path)
 
 
-def has_open(value: object) -> bool:
-    """Return whether a part of the value gets its content at run time."""
+def _has_open(value: object) -> bool:
     if isinstance(value, Mapping):
-        return any(has_open(item) for item in value.values())
+        return any(_has_open(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return any(has_open(item) for item in value)
+        return any(_has_open(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_open(value):
-        return any(has_open(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return any(_has_open(getattr(value, field.name)) for field in dataclasses.fields(value))
     return is_open(value)
 
 

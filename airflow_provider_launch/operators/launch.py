@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator, XComArg
 
@@ -208,7 +208,7 @@ class LaunchAppOperator(BaseOperator):
         self._is_app_made, self._function = component is not None or callable(app), app if callable(app) else None
         """Whether a function builds the app, otherwise the field `app` contains it; the function given as `app`."""
         self._code, self._are_args_written = None, True
-        """What the function could name before it was called; whether the DAG file has the component's arguments."""
+        """The texts that the function could name before its call; whether the DAG file has all arguments."""
         self._marks_data = self._keeps_types = self._is_option = False
         self._marked_args: Any = None
         self._unmarked_args: Any = None
@@ -288,9 +288,12 @@ class LaunchAppOperator(BaseOperator):
                 "give exactly one of `app` and `component`: an AppDef, or the name of a function that returns one"
             )
         if self.component is not None:
+            from airflow_provider_launch._airflow import is_unmapped
             from airflow_provider_launch.operators._component import check_component
 
-            check_component(self)
+            # On the worker its arguments may come from a run, so nothing is called before they are checked.
+            if not is_unmapped(self):
+                check_component(self)
         elif self.component_args is not None:
             raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
         elif not callable(self.app) and not _has_xcom(self.app):
@@ -430,10 +433,6 @@ class LaunchAppOperator(BaseOperator):
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
         is_external = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
-        if not is_app:
-            from airflow_provider_launch.operators._component import has_open
-
-            self._are_args_written = not is_external and not has_open(content)
         # If the whole app comes from a template or XCom, macros in it are replaced. A single value from there is data,
         # so its `$` stay. A list is a command line, so all its members are strings.
         self._marks_data, self._keeps_types = not (is_app and is_external), not (is_app or isinstance(content, list))
@@ -445,6 +444,8 @@ class LaunchAppOperator(BaseOperator):
             return _with_masks(settled_app(rendered) if marks else rendered)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
+        # Nothing was rendered or resolved in them.
+        self._are_args_written = not is_external and _is_plain(content) and self._unmarked_args == content
         _register_field(self._unmarked_args)
         return self._unmarked_args
 
@@ -663,9 +664,18 @@ def _input_of_run(base: Any) -> Any:
         def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
             mapping, seen_oids = super().resolve(context)
             is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
+            if "component" in mapping and not is_written:
+                _refuse_component_of_run()
             return mapping, seen_oids if is_written else {*seen_oids, *map(id, mapping.values())}
 
     return InputOfRun
+
+
+def _refuse_component_of_run() -> NoReturn:
+    from airflow_provider_launch.specs.errors import InvalidAppError
+
+    with _final_errors():
+        raise InvalidAppError("component comes from a run, and the worker would import it; write it into the DAG file")
 
 
 @functools.cache
@@ -675,6 +685,8 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
 
         def expand(self, **mapped_kwargs: Any) -> MappedOperator:
             _refuse_peer_arguments(mapped_kwargs, self.operator_class)
+            if hasattr(mapped_kwargs.get("component"), "resolve"):
+                _refuse_component_of_run()
             return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
@@ -687,6 +699,15 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
             return task
 
     return Partial
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether the value consists of texts, numbers, lists and dicts only."""
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in {str, int, float, bool}
 
 
 def _has_xcom(value: object) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
+    from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.pipelines.attempt import Attempt
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
@@ -76,6 +77,7 @@ class StepOperator(LaunchAppOperator):
         if scope.group:
             kwargs.setdefault("map_index_template", f"{{{{ {_ELEMENT} | default(ti.map_index) }}}}")
         super().__init__(app=_built_later, launch_conn_id=place.conn_id, cfg=dict(place.options), **kwargs)
+        self._function = None
         self.model = model
         self.step = step
         self.place = place
@@ -225,12 +227,24 @@ class StepOperator(LaunchAppOperator):
 
     def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
-        from airflow_provider_launch.operators._code import Code
         from airflow_provider_launch.operators._sources import strings_in
 
-        ours = self.place.settings.env, self.place.options
+        place = self._placement()
+        ours = place.settings.env, place.options
         self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
-        self._code = Code(texts=self._literals)
+
+    def _sources(self) -> Sources:
+        # Other steps name no files, and need no code.
+        if self.step.command_type == "app":
+            return super()._sources()
+        from airflow_provider_launch.operators._sources import Sources
+
+        return Sources(self._literals)
+
+    def _note_code(self) -> None:
+        from airflow_provider_launch.operators._code import Code
+
+        self._code = Code(texts=self._literals or ())
 
     def _before_component(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
         # Imported here, because most steps name no component.

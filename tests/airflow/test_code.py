@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from airflow.sdk import task
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.specs import AppDef, Role, Workspace
+from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
 from tests.airflow import support
 from tests.airflow.support import START, UNSET, DagRun, FakeExecutionApi, a_dag, run_task
 from tests.airflow.test_sources import REFUSED, app_dict, made_of
@@ -72,6 +74,38 @@ WAYS = {
 def app_of(name):
     return lambda: AppDef("app", [Role("main", "i", entrypoint="x", metadata={"docker": str(WAYS[name]())})])
 """
+SAME_FILE = """
+import os
+from pathlib import Path
+
+import own_library.paths
+from airflow.sdk import task
+from airflow_provider_launch.specs import AppDef, Role, Workspace
+from own_library.paths import Settings
+from tests.airflow.support import a_dag
+
+PLACES = {"own": os.environ["OWN_FOLDER"]}
+WAYS = {
+    "variable": lambda: PLACES["own"] + "/overlay",
+    "module": lambda: own_library.paths.OVERLAYS / "overlay",
+    "class": lambda: Settings.overlay,
+}
+
+
+def app_of(name):
+    return AppDef("app", [Role("main", "i", entrypoint="x", metadata={"docker": str(WAYS[name]())})])
+
+
+def task_of(name, **given):
+    with a_dag() as dag:
+        dag.fileloc = __file__
+
+        @task.launch(**given)
+        def train(dag_run=None):
+            return app_of(name)
+
+        return train().operator
+"""
 NAMES = [line.partition('"')[2].partition('"')[0] for line in DAG_FILE.splitlines() if ": lambda:" in line]
 
 
@@ -109,7 +143,7 @@ def test_an_ordinary_path_of_a_function_is_opened(tmp_path, monkeypatch, name: s
     for folder in (tmp_path, tmp_path / "linked"):
         monkeypatch.syspath_prepend(str(folder))
     for module in ("ordinary_dag", "own_library", "own_library.paths", "own_library.nested"):
-        monkeypatch.delitem(importlib.import_module("sys").modules, module, raising=False)
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(support.RUN, "conf", {"rate": "0.1"})
     build = importlib.import_module("ordinary_dag").app_of(name)
     with a_dag():
@@ -120,6 +154,99 @@ def test_an_ordinary_path_of_a_function_is_opened(tmp_path, monkeypatch, name: s
     # `parents` and `up` of a link name another folder than for the file system.
     assert REFUSED not in str(found.error)
     assert found.logged("hush-token")
+
+
+@pytest.mark.parametrize("name", ["variable", "module", "class"])
+def test_a_function_in_the_dag_file_sees_its_variables(tmp_path, monkeypatch, name: str) -> None:
+    (tmp_path / "own_library").mkdir()
+    (tmp_path / "own_library" / "paths.py").write_text(LIBRARY.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "overlay").write_text("Container: {Labels: {seen: hush-token}}\n")
+    (tmp_path / "same_file_dag.py").write_text(SAME_FILE)
+    monkeypatch.setenv("OWN_FOLDER", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in ("same_file_dag", "own_library", "own_library.paths"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(support.RUN, "conf", {"rate": "0.1"})
+    made = importlib.import_module("same_file_dag").task_of(name, **OPEN)
+
+    assert run_task(made, FakeExecutionApi()).logged("hush-token")
+
+
+@pytest.mark.engine("local")
+def test_a_function_may_name_the_folder_of_the_dag_file_by_a_mark(monkeypatch, tmp_path) -> None:
+    (tmp_path / "seen.txt").write_text("")
+    with a_dag() as dag:
+
+        @task.launch()
+        def train() -> AppDef:
+            return AppDef("app", [Role("main", "", entrypoint="ls", workspace=Workspace({".": ""}))])
+
+        made = train().operator  # type: ignore[attr-defined]
+    dag.fileloc = str(tmp_path / "dag.py")
+
+    assert run_task(made, FakeExecutionApi()).logged("seen.txt")
+
+
+@pytest.mark.parametrize("how", ["args", "list", "keywords", "component", "mapped component"])
+def test_a_mapped_component_of_a_run_calls_nothing(tmp_path, how: str) -> None:
+    """Airflow makes the task on the worker, with values of the run."""
+    (tmp_path / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
+    (tmp_path / "theirs.py").write_text(f"open('{tmp_path / 'opened'}', 'w')\n")
+    config = {"config_dir": str(tmp_path), "config_name": "one"}
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = {
+        "args": [config],
+        "list": [["-cd", str(tmp_path), "-cn", "one"]],
+        "keywords": [{"component_args": config}],
+        "component": [{"component": f"{tmp_path}/theirs.py:made"}],
+    }.get(how, [f"{tmp_path}/theirs.py:made"])
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        given: Any = make()
+        part = LaunchAppOperator.partial(
+            task_id="t", **({} if "component" in how else {"component": "utils.hydra"}), **OPEN
+        )
+        if how == "mapped component":
+            with pytest.raises(InvalidAppError, match="component comes from a run"):
+                part.expand(component=given)
+            part._expand_called = True  # no warning about an unused part
+            return
+        made: Any = part.expand(component_args=given) if how in {"args", "list"} else part.expand_kwargs(given)
+    gc.disable()
+    try:
+        with contextlib.suppress(InvalidAppError):
+            assert run_task(made, api, map_index=0).state == "failed"
+    finally:
+        gc.enable()
+
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("how", ["delimiters", "set"])
+def test_arguments_that_are_not_plain_text_are_not_free(secret, monkeypatch, how: str) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(secret))
+    with a_dag() as dag:
+        dag.jinja_environment_kwargs = {"variable_start_string": "[[", "variable_end_string": "]]"}
+        text = "[[ var.value.place ]]"
+        args: dict[str, Any] = {"overlay": text} if how == "delimiters" else {"overlays": {text}}
+        name = "one_of" if how == "delimiters" else "any_of"
+        made = LaunchAppOperator(task_id="t", component=f"{__name__}:{name}", component_args=args, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.state == "failed"
+    assert not found.logged("hush-token")
+
+
+def one_of(overlay: str) -> AppDef:
+    return made_of(overlay)
+
+
+def any_of(overlays: object) -> AppDef:
+    return made_of(next(iter(overlays)))  # type: ignore[call-overload]
 
 
 @pytest.mark.engine("local")

@@ -330,12 +330,15 @@ def test_a_process_that_the_function_forks_ends_by_the_signal(module_of, tmp_pat
     text = """
 import os, signal, time
 def f():
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
+            os.write(writer, b"x")
             time.sleep(60)
         finally:
             os._exit(7)
+    os.read(reader, 1)  # Python drops a signal that arrives during the fork
     os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
