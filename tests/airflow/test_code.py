@@ -104,7 +104,9 @@ def task_of(name, **given):
         def train(dag_run=None):
             return app_of(name)
 
-        return train().operator
+        made = train().operator
+    assert made.get_dag().fileloc == __file__
+    return made
 """
 NAMES = [line.partition('"')[2].partition('"')[0] for line in DAG_FILE.splitlines() if ": lambda:" in line]
 
@@ -158,11 +160,13 @@ def test_an_ordinary_path_of_a_function_is_opened(tmp_path, monkeypatch, name: s
 
 @pytest.mark.parametrize("name", ["variable", "module", "class"])
 def test_a_function_in_the_dag_file_sees_its_variables(tmp_path, monkeypatch, name: str) -> None:
-    (tmp_path / "own_library").mkdir()
-    (tmp_path / "own_library" / "paths.py").write_text(LIBRARY.replace("FOLDER", str(tmp_path)))
-    (tmp_path / "overlay").write_text("Container: {Labels: {seen: hush-token}}\n")
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (tmp_path / "own_library", elsewhere):
+        folder.mkdir()
+    (tmp_path / "own_library" / "paths.py").write_text(LIBRARY.replace("FOLDER", str(elsewhere)))
+    (elsewhere / "overlay").write_text("Container: {Labels: {seen: hush-token}}\n")
     (tmp_path / "same_file_dag.py").write_text(SAME_FILE)
-    monkeypatch.setenv("OWN_FOLDER", str(tmp_path))
+    monkeypatch.setenv("OWN_FOLDER", str(elsewhere))
     monkeypatch.syspath_prepend(str(tmp_path))
     for module in ("same_file_dag", "own_library", "own_library.paths"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -191,7 +195,11 @@ def test_a_function_may_name_the_folder_of_the_dag_file_by_a_mark(monkeypatch, t
 def test_a_mapped_component_of_a_run_calls_nothing(tmp_path, how: str) -> None:
     """Airflow makes the task on the worker, with values of the run."""
     (tmp_path / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
-    (tmp_path / "theirs.py").write_text(f"open('{tmp_path / 'opened'}', 'w')\n")
+    (tmp_path / "theirs.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def made() -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x')])\n\n\n"
+        f"open('{tmp_path / 'opened'}', 'w')\n"
+    )
     config = {"config_dir": str(tmp_path), "config_name": "one"}
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = {
