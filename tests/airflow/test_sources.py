@@ -332,6 +332,18 @@ def test_functions_without_a_source_have_no_texts(function: Any) -> None:
     assert not Code([function]).texts
 
 
+def test_a_variable_that_has_no_value_yet_is_no_text_of_a_function() -> None:
+    """A function that is defined before a variable of its scope gets the value when it is called."""
+
+    def build() -> str:
+        return later
+
+    code = Code([build])
+    later = "/opt/assigned/later"
+
+    assert build() in code.texts
+
+
 def test_the_environment_is_not_the_code_of_a_function(monkeypatch) -> None:
     """Airflow names the run there, and the user who triggers a run chooses its id."""
     chosen = "/chosen/by/A/RUN".lower()

@@ -541,6 +541,13 @@ def test_the_service_keeps_no_value_that_may_be_a_secret():
     assert job_kept not in format_request(made)
 
 
+def test_the_service_has_the_hash_of_its_launch() -> None:
+    """A Service without it is ignored, and with another one a repeated launch is refused."""
+    made = request(role())
+
+    assert record_body(made)["metadata"]["annotations"][Annotation.SPEC_HASH] == made.spec_hash
+
+
 def test_a_packed_request_is_the_same_again():
     made = request(role(env={"A": "ä\n日"}, port_map={"p": 0}, max_retries=2), role("two"), time_limit_s=5.0)
 

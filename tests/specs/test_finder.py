@@ -113,6 +113,16 @@ def test_an_entry_point_may_give_a_function_without_a_prefix(theirs):
 
 
 @pytest.mark.usefixtures("theirs")
+def test_an_entry_point_that_cannot_be_imported_is_left_out_with_a_warning(caplog):
+    """The components of the package are missing, and only the warning has the reason."""
+    found = get_components()
+
+    assert "one" in found
+    reason = "ModuleNotFoundError: No module named 'no_such_module_at_all'"
+    assert f"skipping the components of entry point bad: {reason}" in caplog.text
+
+
+@pytest.mark.usefixtures("theirs")
 def test_an_invalid_component_is_reported_with_reasons():
     with pytest.raises(ComponentValidationException, match=r"Missing type annotation for argument 'a'(.|\n)*return"):
         get_component("foo.sub.deep.wrong")

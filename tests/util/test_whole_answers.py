@@ -85,6 +85,15 @@ def test_the_limit_of_the_header_is_not_one_of_the_body(ends, monkeypatch) -> No
         assert response.read(4) == b"okay"
 
 
+def test_the_line_with_the_size_of_a_chunk_is_read(ends) -> None:
+    """urllib3 reads it without a limit."""
+    with LimitedResponse(ends[0]) as response:
+        response.begin()
+        ends[1].sendall(b"\n1f;name=value\r\nrest")
+
+        assert [response.fp.readline(), response.fp.readline()] == [b"ok\n", b"1f;name=value\r\n"]
+
+
 def test_a_response_that_is_closed_closes_its_connection(ends) -> None:
     ours, theirs = ends
     response = LimitedResponse(ours)
