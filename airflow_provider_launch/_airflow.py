@@ -280,8 +280,3 @@ def _is_shutting_down() -> bool:
     """Return whether the triggerer ends: then its main task has ended, and all others are cancelled."""
     names = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
     return "TriggerRunner.arun" not in names
-
-
-def is_unmapped(task: object) -> bool:
-    """Return whether Airflow made this task on the worker, from a mapped one and values of the run."""
-    return bool(getattr(task, "_BaseOperator__from_mapped", False))

@@ -288,11 +288,10 @@ class LaunchAppOperator(BaseOperator):
                 "give exactly one of `app` and `component`: an AppDef, or the name of a function that returns one"
             )
         if self.component is not None:
-            from airflow_provider_launch._airflow import is_unmapped
             from airflow_provider_launch.operators._component import check_component
 
             # On the worker its arguments may come from a run, so nothing is called before they are checked.
-            if not is_unmapped(self):
+            if not getattr(self, _FROM_MAPPED, False):
                 check_component(self)
         elif self.component_args is not None:
             raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
@@ -573,6 +572,10 @@ class LaunchAppOperator(BaseOperator):
             functions, texts = code_of_component(self)
         dag = self.get_dag()
         self._code = Code(functions, dag.fileloc if dag and dag.fileloc else "", texts)
+
+
+_FROM_MAPPED = "_BaseOperator__from_mapped"
+"""Whether Airflow made the task on the worker, from a mapped one and values of the run."""
 
 
 def _as_app(value: Any) -> AppDef:

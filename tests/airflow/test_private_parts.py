@@ -104,5 +104,6 @@ def test_airflow_has_the_parts_that_are_used():
     assert callable(_TaskDecorator._expand)
     assert callable(task_runner._serialize_rendered_fields)
     assert callable(BaseOperator._do_render_template_fields)
+    assert BaseOperator._BaseOperator__from_mapped is False
     assert callable(task_runner.RuntimeTaskInstance.get_task_states)
     assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)
