@@ -449,6 +449,32 @@ def test_templates_in_keyword_arguments_are_rendered_if_the_dag_file_has_them(mo
     assert found.logged("got value-of-a-variable") is is_written
 
 
+@pytest.mark.engine("local")
+def test_templates_in_keyword_arguments_of_a_function_on_an_engine_are_data(monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_WORD", "value-of-a-variable")
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"word": "{{ var.value.word }}"}]
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        @task.launch_python()
+        def show(word: str) -> None:
+            print("got", word)  # noqa: T201 - what the task shows
+
+        made: Any = show.expand_kwargs(make()).operator  # type: ignore[arg-type, attr-defined]
+    gc.disable()
+    try:
+        found = run_task(made, api, map_index=0)
+    finally:
+        gc.enable()
+
+    assert found.logged("got {{ var.value.word }}"), found.error
+    assert not found.logged("value-of-a-variable")
+
+
 @pytest.mark.parametrize("given", ["/", "..", "../..", ".", "", "~"])
 def test_a_mark_of_a_run_is_no_workspace(monkeypatch, given: str) -> None:
     """The code of many functions contains such texts."""
