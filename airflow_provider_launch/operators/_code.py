@@ -51,8 +51,9 @@ class Code:
         # Last, because the function may be in this file, whose variables only it knows.
         self._read_file(dag_file, {})
         self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
-        self._temporary, self._older = Path(os.path.realpath(tempfile.gettempdir())), set[str]()
-        with contextlib.suppress(OSError):
+        self._temporary = Path(os.path.realpath(tempfile.gettempdir()))
+        self._older: set[str] | None = None
+        with contextlib.suppress(OSError):  # then no folder counts as new
             self._older = {path.name for path in self._temporary.iterdir()}
 
     def names(self, location: str) -> bool:
@@ -63,7 +64,8 @@ class Code:
     def _is_new(self, location: str) -> bool:
         """Return whether the function made the location in the folder for temporary files."""
         path = Path(os.path.realpath(location))
-        if not Path(location).is_absolute() or not path.is_relative_to(self._temporary) or path == self._temporary:
+        is_below = path.is_relative_to(self._temporary) and path != self._temporary
+        if self._older is None or not Path(location).is_absolute() or not is_below:
             return False
         top = path.relative_to(self._temporary).parts[0]
         with contextlib.suppress(OSError):

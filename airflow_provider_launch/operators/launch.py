@@ -652,22 +652,26 @@ def _set_upstream(task: Any, fields: Iterable[object]) -> None:
                 XComArg.apply_upstream_relationship(task, later)
 
 
-def input_of_run(given: Any) -> Any:
+def input_of_run(given: Any, *, of_function: bool = True) -> Any:
     """Return the input of a mapped task such that all values of a run count as such.
 
     Airflow does not count texts and mappings in the output of a task that `.expand_kwargs` takes.
+
+    Args:
+        given: the input.
+        of_function: whether it has arguments of a function, which may have any names, and not of the operator.
     """
     kind: Any = type(given)
-    return _input_of_run(kind)(given.value) if given.EXPAND_INPUT_TYPE == "list-of-dicts" else given
+    return _input_of_run(kind, of_function)(given.value) if given.EXPAND_INPUT_TYPE == "list-of-dicts" else given
 
 
 @functools.cache
-def _input_of_run(base: Any) -> Any:
+def _input_of_run(base: Any, of_function: bool) -> Any:
     class InputOfRun(base):  # type: ignore[misc]
         def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
             mapping, seen_oids = super().resolve(context)
             is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
-            if "component" in mapping and not is_written:
+            if "component" in mapping and not is_written and not of_function:
                 _refuse_component_of_run()
             return mapping, seen_oids if is_written else {*seen_oids, *map(id, mapping.values())}
 
@@ -694,7 +698,7 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
             task = self._with_upstream(super().expand_kwargs(kwargs, strict=strict), kwargs)
-            task.expand_input = input_of_run(task.expand_input)
+            task.expand_input = input_of_run(task.expand_input, of_function=False)
             return task
 
         def _with_upstream(self, task: MappedOperator, mapped: object) -> MappedOperator:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.sdk import task
 
+from airflow_provider_launch.operators._code import Code
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
 from tests.airflow import support
@@ -232,6 +233,33 @@ def test_a_mapped_component_of_a_run_calls_nothing(tmp_path, how: str) -> None:
         gc.enable()
 
     assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.engine("local")
+def test_a_parameter_of_a_function_may_have_the_name_component() -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"component": "engine"}]
+    with a_dag():
+
+        @task
+        def make() -> int:
+            return 1
+
+        @task.launch()
+        def show(component: str) -> AppDef:
+            return AppDef("app", [Role("main", "", entrypoint="echo", args=["got", component])])
+
+        made: Any = show.expand_kwargs(make()).operator  # type: ignore[arg-type, attr-defined]
+
+    assert run_task(made, api, map_index=0).logged("got engine")
+
+
+def test_without_a_list_of_temporary_files_none_is_new(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    code = Code()
+    (tmp_path / "gone" / "theirs").mkdir(parents=True)
+
+    assert not code.names(str(tmp_path / "gone" / "theirs"))
 
 
 @pytest.mark.parametrize("how", ["delimiters", "set"])
