@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from typing import Any
 
 from airflow.sdk import BaseOperator, TaskGroup
@@ -150,7 +150,7 @@ class Renderer:
                 order=order,
                 **kwargs,
             )
-        except (TypeError, ValueError, AirflowException) as error:
+        except (TypeError, ValueError, AttributeError, AirflowException) as error:  # e.g. a text as start_date
             text = f"is refused by Airflow: {error}; see its section 'airflow'"
             raise PipelineError([Problem(text, replace(step.place, step=step_path(step)))]) from error
         return Part(task, [task], [], [task.task_id], outputs=[Source(task.task_id, scope.group)])
@@ -259,10 +259,7 @@ def task_kwargs(step: TaskStep, scope: Scope, limit: int | None = None) -> dict[
     ]
     if problems:
         raise PipelineError(problems)
-    kwargs: dict[str, Any] = {
-        name: timedelta(seconds=value) if name in _SECONDS and isinstance(value, (int, float)) else value
-        for name, value in step.airflow.items()
-    }
+    kwargs: dict[str, Any] = {name: _airflow_value(name, value) for name, value in step.airflow.items()}
     if step.max_attempts is not None:
         kwargs["retries"] = step.max_attempts - 1
         kwargs.setdefault("retry_delay", timedelta(seconds=step.retry_delay_s or 0))
@@ -273,3 +270,11 @@ def task_kwargs(step: TaskStep, scope: Scope, limit: int | None = None) -> dict[
         # The limit of the DAG does not count deferred tasks; this one does.
         kwargs.setdefault("max_active_tis_per_dagrun", min(limits))
     return kwargs
+
+
+def _airflow_value(name: str, value: Any) -> Any:
+    """Return a value of a pipeline file as Airflow takes it."""
+    if name in _SECONDS and isinstance(value, (int, float)):
+        return timedelta(seconds=value)
+    # YAML reads `2026-01-01` as a date.
+    return datetime.combine(value, time(), timezone.utc) if type(value) is date else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
+from datetime import datetime, timedelta, timezone
 
 import pytest
 import yaml
@@ -310,3 +311,12 @@ def test_below_the_error_of_a_step_are_few_frames_of_ours(write):
     assert "exited with code 3" in str(ran.error)
     frames = traceback.extract_tb(ran.error.__traceback__)
     assert 1 <= sum("/airflow_provider_launch/" in frame.filename for frame in frames) < 3
+
+
+def test_a_date_of_a_file_is_a_date_of_airflow(write):
+    step = "{type: task, command: m.f, airflow: {start_date: 2026-01-02, execution_timeout: 60}, next: success}"
+    dag = dag_from_file(write(f"dag: {{start_at: a, steps: {{a: {step}}}}}\n"))
+
+    task = dag.get_task("a")
+    assert task.start_date == datetime(2026, 1, 2, tzinfo=timezone.utc)
+    assert task.execution_timeout == timedelta(minutes=1)

@@ -272,6 +272,10 @@ CASES = {
         "a: {type: task, command: m.f, airflow: {execution_timeout: 1h}, next: success}",
         {4: "is refused by Airflow: "},
     ),
+    "wrong date of Airflow": (
+        "a: {type: task, command: m.f, airflow: {start_date: 2026-01-01x}, next: success}",
+        {4: "is refused by Airflow: "},
+    ),
     "argument of ours": (
         "a: {type: task, command: m.f, airflow: {retries: 2}, next: success}",
         {4: "'airflow' has 'retries', which is set by 'max_attempts'"},
