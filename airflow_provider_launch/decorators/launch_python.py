@@ -13,7 +13,7 @@ from airflow_provider_launch.functions.app import role_app
 from airflow_provider_launch.functions.arguments import check_json, defaults_of, parameters_of
 from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
-from airflow_provider_launch.operators.launch import LaunchAppOperator, input_of_run
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -156,6 +156,8 @@ class _FunctionTask(_TaskDecorator[Any, Any, Any]):
             _check_arguments(self.function, self.kwargs.get("op_args") or (), partial)
             for _, path, each in items:
                 check_json(each, path, _is_later)
+        from airflow_provider_launch.operators._written import input_of_run
+
         return super()._expand(input_of_run(expand_input), strict=strict)
 
 
