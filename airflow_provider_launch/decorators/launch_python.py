@@ -53,6 +53,7 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
     """Launches the function, and returns its value."""
 
     custom_operator_name = _NAME
+    _builds_app = False
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *LaunchAppOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **DecoratedOperator.template_fields_renderers,

@@ -111,8 +111,9 @@ class Code:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
             self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
-        default = inspect.signature(function).parameters.get("workspace", inspect.Parameter("x", 0)).default
-        self._marks |= {default} if isinstance(default, str) and default and _is_mark(default) else set()
+        own = inspect.signature(function).parameters.get("workspace")
+        if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
+            self._marks.add(own.default)
 
     def _read_module(self, name: str) -> None:
         """Read a module of an author by its name, also one that a function has not imported yet."""

@@ -67,7 +67,8 @@ def input_of_run(given: Any, *, operator: type | None = None) -> Any:
         given: the input.
         operator: the class of the task. None: the input has arguments of a function, which may have any names.
     """
-    return _input_of_run(type(given), operator)(given.value)
+    kind: Any = type(given)
+    return _input_of_run(kind, operator)(given.value)
 
 
 @functools.cache
@@ -76,14 +77,15 @@ def _input_of_run(base: Any, operator: type | None) -> Any:
         written: Written | None = None
 
         def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
-            self.written = _written_in_partial(context["task"], self.value, of_function=operator is None)
+            mapped = context["task"]
+            self.written = _written_in_partial(mapped, self.value, of_function=operator is None)
             mapping, seen_oids = super().resolve(context)
             is_row = self.EXPAND_INPUT_TYPE == "list-of-dicts"
             is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
             if not is_row or is_written:
                 return mapping, seen_oids
             if operator is not None:
-                dag = context["task"].get_dag()
+                dag = mapped.get_dag()
                 _check_row(mapping, operator, dag.fileloc if dag else "")
             return mapping, {*seen_oids, *map(id, mapping.values())}
 
@@ -129,6 +131,7 @@ def _written_in_partial(task: Any, mapped: Any, *, of_function: bool) -> Written
     base = {**(task.dag.default_args if task.dag else {}), **task.partial_kwargs}
     base = {name: value for name, value in base.items() if name not in _of_airflow()}
     base["python_callable"] = getattr(task, "python_callable", None)
+    rows: list[Mapping[str, Any]]
     if isinstance(mapped, Mapping):
         rows = [{name: each} for name, values in mapped.items() for each in _elements(values)]
     else:
@@ -159,10 +162,13 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
         found.texts.update(strings_in([*given.values()] if isinstance(given, Mapping) else given))
     found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
     found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
+    kind = getattr(task, "operator_class", type(task))
     functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
+    if not getattr(kind, "_builds_app", False):
+        functions = []
     with contextlib.suppress(Exception):  # the task reports it when it builds the app
         functions += [made for name in found.components if not is_hydra(made := function_of(task, name))]
-    functions += _classes_of_authors(getattr(task, "operator_class", type(task)))
+    functions += _classes_of_authors(kind) if kind is not type(task) else []
     if functions or found.components:
         dag = task.get_dag()
         found.code = Code(functions, dag.fileloc if dag and dag.fileloc else "")

@@ -128,6 +128,8 @@ class LaunchAppOperator(BaseOperator):
         RequestLink(),
     )
     ui_color = "#d9ecf2"
+    _builds_app: ClassVar[bool] = True
+    """Whether a function of the task builds the app; for one of a decorator it may be the program of the app."""
     _pushes_app: ClassVar[bool] = True
     """Whether XComs `handle` and, after a success, `app` are pushed; operators built on this one may have their own."""
 
@@ -447,7 +449,7 @@ class LaunchAppOperator(BaseOperator):
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow calls the function of `app` in here, and this also for mapped tasks.
-        if parent is self:
+        if parent is self and self._written is None:
             self._written = self._written_part()
         super()._do_render_template_fields(parent, *args, **kwargs)
 

@@ -136,7 +136,7 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch.operators.launch import partial_class
 
         made = super().partial(**kwargs)
-        made.__class__ = partial_class(type(made))  # type: ignore[assignment]
+        made.__class__ = partial_class(type(made))  # type: ignore[arg-type]
         return made
 
     def _check_arguments(self) -> None:
