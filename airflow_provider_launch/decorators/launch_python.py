@@ -36,6 +36,7 @@ _TEXTS = frozenset(
     {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "run_id", "params", "task_instance_key_str"}
 )
 """Parts of Airflow's context that JSON can hold, and that are the same in each try."""
+_OWN_KEYS = ("handle", "app", "return_value")
 _NOT_TAKEN = {
     "app": "the function is the app; leave `app` out",
     "component": "the function is the app; leave `component` out",
@@ -131,6 +132,8 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         if self._read is None or self._read[0] is not outcome:
             result = outcome["result"]
             value = values_of(result or [], MOST_RESULTS_BYTES) if self._gather else value_of(result)
+            if self.multiple_outputs and isinstance(value, Mapping):
+                _refuse_own_keys(value)
             self._read = outcome, value
         return self._read[1]
 
@@ -199,6 +202,17 @@ def _refuse(kwargs: Mapping[str, Any], given: Container[str], function: Callable
                 f"parameter {name!r} of {function.__name__!r} is a part of Airflow's context that stays on the "
                 f"worker; pass what the function needs, for example by a template"
             )
+
+
+def _refuse_own_keys(value: Mapping[str, Any]) -> None:
+    """Refuse keys that Airflow would store in place of the launcher's XComs, such as the app that a sensor follows."""
+    from airflow_provider_launch.specs.errors import InvalidAppError
+
+    if taken := [name for name in value if name in _OWN_KEYS or str(name).startswith("launch_")]:
+        raise InvalidAppError(
+            f"the function returned {taken[0]!r}, under which the launcher stores an XCom; use another name, or "
+            f"multiple_outputs=False"
+        )
 
 
 def _check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
