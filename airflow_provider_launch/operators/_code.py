@@ -31,6 +31,7 @@ _DEEPEST = 4
 _TRIES = 5
 _CONTAINERS = (str, PurePath, list, tuple, set, frozenset, dict, MappingProxyType)
 """Not all mappings: `os.environ`, in which Airflow names the run, is no text of an author."""
+_OWN = __name__.partition(".")[0]
 _WORKSPACES = ("Workspace", "from_str")
 _LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -56,6 +57,7 @@ class Code:
         self._starts: set[str] = set()
         self._marks: set[str] = set()
         self._modules: set[str] = set()
+        self._packages: set[str] = set()
         for function in functions:
             self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
@@ -100,8 +102,10 @@ class Code:
         for cell in getattr(function, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 self._read_values([cell.cell_contents])
-        with contextlib.suppress(TypeError):  # a function of C has no file
-            self._read_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", {}))
+        with contextlib.suppress(TypeError, AttributeError):  # a function of C has no file
+            file = inspect.getsourcefile(function) or ""
+            self._packages.update(_package_of(file))
+            self._read_file(file, function.__globals__)
             self._read_marks(function)
 
     def _read_marks(self, function: Any) -> None:
@@ -120,9 +124,19 @@ class Code:
         module = sys.modules.get(name)
         spec = None if module else _found(name)
         file = getattr(module, "__file__", None) or (spec.origin if spec and spec.has_location else None)
-        if file and not is_library(file):
-            # The loader of a zip archive finds the source by these variables.
-            self._read_file(file, vars(module) if module else {"__name__": name, "__loader__": spec and spec.loader})
+        # The loader of a zip archive finds the source by these variables.
+        variables = vars(module) if module else {"__name__": name, "__loader__": spec and spec.loader}
+        if file and not self._is_library(file, variables):
+            self._read_file(file, variables)
+
+    def _is_library(self, file: str, variables: dict[str, Any]) -> bool:
+        """Return whether an author of apps did not write a module; an installed package with components counts."""
+        if not is_library(file) or not _package_of(file).isdisjoint(self._packages):
+            return False
+        # Such a package imports this one.
+        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if _package_of(file) else ()))
+        self._packages.update(_package_of(file) if is_of_author else ())
+        return not is_of_author
 
     def _read_file(self, file: str, variables: dict[str, Any]) -> None:
         """Read a module and those that it imports; nothing if there is no such file."""
@@ -139,7 +153,9 @@ class Code:
                 self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
-            self._read_values([folders] if "__file__" in names else ())
+            # Of "f.py" also "f", for `Path(__file__).with_suffix(".yaml")`.
+            self._read_values([folders, file, Path(file).stem] if "__file__" in names else ())
+            self._starts |= {tempfile.gettempdir()} if "gettempdir" in names else set()
             self._starts |= {str(parent) for each in folders for parent in (each, *each.parents)}
         self._read_values(value for name, value in variables.items() if not name.startswith("__"))
         self._read_attributes([value for name, value in variables.items() if name in names], names)
@@ -152,7 +168,7 @@ class Code:
             module = value if is_module else sys.modules.get(str(getattr(value, "__module__", None)))
             file = getattr(module, "__file__", None) or ""
             # A folder of modules may have no file, and neither do the modules of C.
-            if is_library(file) if file else not hasattr(value, "__path__"):
+            if self._is_library(file, vars(module)) if file else not hasattr(value, "__path__"):
                 continue
             self._read_file(file, vars(module))
             if is_module or isinstance(value, type):
@@ -176,6 +192,12 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
 
 
+def _package_of(file: str) -> set[str]:
+    """Return the installed package with this file, as a set; empty for our own and Airflow's, and for other files."""
+    found = re.match(r".*/(?:site|dist)-packages/([^/]+)", file)
+    return set() if found is None or found[1] in {_OWN, "airflow"} else {found[0]}
+
+
 def _is_of_author(kind: type) -> bool:
     """Return whether objects of the class are settings of an author, and not modules, functions or of a library."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -191,7 +213,7 @@ def _found(name: str) -> Any:
             return None
         with contextlib.suppress(Exception):  # those of finders
             found = PathFinder.find_spec(".".join(steps[: at + 1]), places)
-        if found is None or is_library(found.origin or ""):
+        if found is None:
             return None
         places = found.submodule_search_locations
     return found

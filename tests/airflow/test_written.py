@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -408,9 +410,7 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
         "    return AppDef('a', [Role('m', 'i', entrypoint='x', metadata={'docker': overlay})])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    from importlib import import_module
-
-    build = import_module("lazily.build").build
+    build = importlib.import_module("lazily.build").build
     with a_dag():
         made = LaunchAppOperator(task_id="t", app=build, **OPEN)
     found = run_task(made, FakeExecutionApi())
@@ -418,6 +418,69 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
         sys.modules.pop(module, None)
 
     assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["component", "function"])
+def test_a_component_of_an_installed_package_opens_files_of_its_modules(
+    secret, tmp_path, monkeypatch, how: str
+) -> None:
+    package = tmp_path / "site-packages" / "acme_apps"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "paths.py").write_text(f"def overlay(size):\n    return {{'gpu': '{secret}'}}[size]\n")
+    (package / "apps.py").write_text(
+        "from acme_apps.paths import overlay\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def trainer(size: str, lr: str = '') -> AppDef:\n"
+        "    role = Role('m', 'i', entrypoint='x', args=[lr], metadata={'docker': overlay(size)})\n"
+        "    return AppDef('a', [role])\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setitem(support.RUN, "conf", {"lr": "0.1"})
+    with a_dag():
+        if how == "component":
+            args = {"size": "gpu", "lr": "{{ dag_run.conf['lr'] }}"}
+            made = LaunchAppOperator(task_id="t", component="acme_apps.apps:trainer", component_args=args, **OPEN)
+        else:
+
+            @task.launch(**OPEN)
+            def train(lr: str) -> AppDef:
+                from acme_apps.apps import trainer
+
+                return trainer(size="gpu", lr=lr)
+
+            made = train("{{ dag_run.conf['lr'] }}").operator  # type: ignore[attr-defined]
+    found = run_task(made, FakeExecutionApi())
+    for module in ("acme_apps", "acme_apps.apps", "acme_apps.paths"):
+        sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("form", ["with_suffix", "stem", "temporary"])
+def test_a_path_of_the_own_name_or_the_temporary_folder_is_opened(secret, tmp_path, monkeypatch, form: str) -> None:
+    lines = {
+        "with_suffix": "Path(__file__).with_suffix('.yaml')",
+        "stem": "Path(__file__).parent / f'{Path(__file__).stem}.yaml'",
+        "temporary": "Path(tempfile.gettempdir()) / 'acme-fixed.yaml'",
+    }
+    (tmp_path / "own_named.py").write_text(
+        "import tempfile\nfrom pathlib import Path\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def build(context, jinja_env):\n"
+        f"    role = Role('m', 'i', entrypoint='x', metadata={{'docker': str({lines[form]})}})\n"
+        "    return AppDef('a', [role])\n"
+    )
+    # Older than the task, as in a retry.
+    for file in ("own_named.yaml", "acme-fixed.yaml"):
+        secret.rename(tmp_path / file)
+        secret.write_text((tmp_path / file).read_text())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("own_named").build
+    sys.modules.pop("own_named")
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+
+    assert run_task(made, FakeExecutionApi()).logged("hush-token")
 
 
 @pytest.mark.parametrize("kind", ["app", "function"])
