@@ -30,7 +30,7 @@ _DEEPEST = 4
 """Most objects inside of each other whose attributes are read."""
 _TRIES = 5
 _CONTAINERS = (str, PurePath, list, tuple, set, frozenset, dict, MappingProxyType)
-"""Not all mappings: `os.environ`, in which Airflow names the run, is no text of an author."""
+"""Not all mappings, because Airflow names the run in `os.environ`."""
 _OWN = __name__.partition(".")[0]
 _WORKSPACES = ("Workspace", "from_str")
 _LIBRARIES = (

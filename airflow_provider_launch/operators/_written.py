@@ -1,12 +1,11 @@
-"""What the authors of a task wrote, noted before the task sees the first value of a run."""
+"""The part of a task that its authors wrote, noted before the task sees the first value of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,8 +84,7 @@ def _input_of_run(base: Any, operator: type | None) -> Any:
             if not is_row or is_written:
                 return mapping, seen_oids
             if operator is not None:
-                dag = mapped.get_dag()
-                _check_row(mapping, operator, dag.fileloc if dag else "")
+                _check_row(mapping, operator, mapped)
             return mapping, {*seen_oids, *map(id, mapping.values())}
 
     return InputOfRun
@@ -97,10 +95,8 @@ def refuse_component_of_run() -> NoReturn:
     _refuse("component comes from a run, and the worker would import it; write it into the DAG file")
 
 
-def _check_row(row: Mapping[str, Any], operator: type, dag_file: str) -> None:
+def _check_row(row: Mapping[str, Any], operator: type, task: Any) -> None:
     """Refuse arguments that a run must not choose."""
-    from airflow_provider_launch.operators._code import Code
-
     if "component" in row:
         refuse_component_of_run()
     if refused := [name for name in row if name in _of_airflow()]:
@@ -109,7 +105,7 @@ def _check_row(row: Mapping[str, Any], operator: type, dag_file: str) -> None:
             f"{operator.__name__} itself; give it to .partial()"
         )
     given = row.get("launch_conn_id") or ()
-    written = Code((), dag_file).texts if given else ()
+    written = _code_of((), task).texts if given else ()
     for conn_id in strings_in(given):
         if conn_id not in written:
             _refuse(
@@ -148,13 +144,10 @@ def _elements(values: object) -> list[Any]:
 
 def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     """Return the part of authors in sets of arguments."""
-    from airflow_provider_launch.operators._code import Code
-    from airflow_provider_launch.operators._component import function_of, is_hydra
-
     found = Written()
     for element in elements:
         for name, value in element.items():
-            # The names of arguments are no paths.
+            # The name of an argument is not a path.
             is_by_name = name in _BY_NAME and isinstance(value, Mapping)
             found.texts.update(strings_in([*value.values()] if is_by_name else value))
     for group in task.iter_mapped_task_groups():
@@ -163,16 +156,34 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
     found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
     kind = getattr(task, "operator_class", type(task))
-    functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
-    if not getattr(kind, "_builds_app", False):
-        functions = []
-    with contextlib.suppress(Exception):  # the task reports it when it builds the app
-        functions += [made for name in found.components if not is_hydra(made := function_of(task, name))]
-    functions += _classes_of_authors(kind) if kind is not type(task) else []
+    functions: list[Any] = []
+    if getattr(kind, "_builds_app", False):
+        functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
+    if kind is not type(task):
+        functions += _classes_of_authors(kind)
     if functions or found.components:
-        dag = task.get_dag()
-        found.code = Code(functions, dag.fileloc if dag and dag.fileloc else "")
+        functions += _components_of(task, found.components)
+        found.code = _code_of(functions, task)
     return found
+
+
+def _components_of(task: Any, names: Iterable[str]) -> list[Any]:
+    # Imported here, as below, because most tasks have no component.
+    from airflow_provider_launch.operators._component import function_of, is_hydra
+
+    found = []
+    for name in names:
+        with contextlib.suppress(Exception):  # the task reports it when it builds the app
+            function = function_of(task, name)
+            found += [] if is_hydra(function) else [function]
+    return found
+
+
+def _code_of(functions: Sequence[Any], task: Any) -> Code:
+    from airflow_provider_launch.operators._code import Code
+
+    dag = task.get_dag()
+    return Code(functions, dag.fileloc if dag and dag.fileloc else "")
 
 
 def _is_plain(value: object) -> bool:
@@ -192,11 +203,5 @@ def _of_airflow() -> frozenset[str]:
 
 def _classes_of_authors(kind: type) -> list[type]:
     """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run."""
-    from airflow_provider_launch.operators._code import is_library
-
-    found = []
-    for base in kind.__mro__:
-        file = getattr(sys.modules.get(base.__module__), "__file__", None) or ""
-        if file and not is_library(file):
-            found.append(base)
-    return found
+    ours = __name__.partition(".")[0]
+    return [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in {ours, "airflow", "builtins"}]

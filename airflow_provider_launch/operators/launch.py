@@ -454,7 +454,7 @@ class LaunchAppOperator(BaseOperator):
         super()._do_render_template_fields(parent, *args, **kwargs)
 
     def _written_part(self) -> Written:
-        """Return what the DAG file says, before templates are rendered; for operators built on this one."""
+        """Return the part of the DAG file, before templates are rendered; for operators built on this one."""
         from airflow_provider_launch.operators._written import is_from_mapped, written_in, written_in_mapped
 
         return written_in_mapped(self) if is_from_mapped(self) else written_in(self)

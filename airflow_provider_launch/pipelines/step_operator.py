@@ -232,15 +232,16 @@ class StepOperator(LaunchAppOperator):
 
     def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
-        from airflow_provider_launch.operators._code import Code
         from airflow_provider_launch.operators._sources import strings_in
         from airflow_provider_launch.operators._written import Written
 
         place = self._placement()
         ours = place.settings.env, place.options
-        texts = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
-        # Other steps name no files, and need no code.
-        self._written = Written(texts, Code(texts=texts) if self.step.command_type == "app" else None)
+        self._written = Written({*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])})
+        if self.step.command_type == "app":  # other steps name no files, and need no code
+            from airflow_provider_launch.operators._code import Code
+
+            self._written.code = Code(texts=self._written.texts)
 
     def _before_component(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
         # Imported here, because most steps name no component.
