@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "***"
@@ -12,33 +13,49 @@ FUNCTION_VARIABLES = "LAUNCH_FUNCTION_"
 
 # Whole words of a name, or parts of one, as in `DB_PASSWORD`, `dbPassword` and `db-password`.
 _PARTS = (
-    "passw", "passphrase", "secret", "token", "apikey", "api_key", "accesskey", "access_key", "private", "credential",
-    "connection_string", "connectionstring", "webhook_url", "webhookurl", "keyfile", "service_account",
-    "serviceaccount", "service_key", "servicekey", "authorization", "bearer", "auth_header", "signing_key",
-    "encryption_key", "fernet", "session_cookie", "sessioncookie",
+    "passw", "passphrase", "secret", "token", "api_key", "access_key", "account_key", "private", "credential",
+    "connection_string", "webhook_url", "keyfile", "service_account", "service_key", "authorization", "bearer",
+    "auth_header", "signing_key", "encryption_key", "fernet", "session_cookie", "amz_signature", "goog_signature",
 )  # fmt: skip
 _WORDS = ("auth", "pwd", "pass", "dsn", "conn", "jwt", "sas", "pat", "key", "cookie", "proxy", "proxies")
-_PART = re.compile("|".join(_PARTS), re.IGNORECASE)
+_PART = re.compile("|".join(_PARTS).replace("_", r"[_.\-]?"), re.IGNORECASE)
 _WORD = re.compile(rf"(^|[_.\-])({'|'.join(_WORDS)})($|[_.\-])", re.IGNORECASE)
 # With one of these words the name is about a secret, but the value is not one: its location, or a count.
 _HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s?$", re.IGNORECASE)
 # Every pattern takes linear time: it starts only where a word starts, and reads nothing twice.
 _TOKEN = re.compile(r"\S+")
-_IMAGE = re.compile(r"(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
+_IMAGE = re.compile(r"[\"'(]*(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
 """An image with registry credentials, as some engines accept it."""
+_TOKEN_AS_USER = re.compile(r"(?=[^@/:]{0,100}\d)(?P<token>[^\s@/:\"'$]{8,})(?::|:x-oauth-basic)?@")
+"""A token in place of a user name, which has no digits as a rule."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
     r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
 )
-_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
+_FLAG_IN_TEXT = re.compile(
+    r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:(?:[ \t]|\\\r?\n)+(?!-)|\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-)))"
+)
+_PAIR = re.compile(
+    r"(?<![\w.\-])name(?:\\*[\"'])?[ \t]*:[ \t]*(?:\\*[\"'])?(?P<name>[A-Za-z_][\w.\-]*)(?:\\*[\"'])?,?\s*"
+    r"(?:\\*[\"'])?value(?:\\*[\"'])?[ \t]*:[ \t]*",
+    re.IGNORECASE,
+)
+"""`{"name": "PASSWORD", "value": "x"}` in JSON or YAML."""
+_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+_HEADER = re.compile(r"(?:proxy-)?authorization|cookie|x-[\w.\-]+", re.IGNORECASE)
+_INDENT = " \t-"
 _VALUE = re.compile(
-    r"""\\+"(?P<escaped>[^"\\]*)"""
+    r"""(?:(?:[bfru]{1,2}|\$)(?=["']))?(?:\\+"(?P<escaped>[^"\\]*)"""
     r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
     r"""|'(?P<single>[^']*)"""
-    r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+)""",
+    r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+))""",
     re.IGNORECASE,
 )
 """A name with its value inside a text: shell, connection string, JSON, header."""
+_SHORTEST = 5
+"""Characters of a secret that is searched for elsewhere in an error."""
+_MOST_REPEATED = 20
+"""A text from a run may have any number of secrets, and each search takes time."""
 _LARGEST_NUMBER = 3
 """Characters of the number of parts of a function."""
 _REFERENCE = re.compile(r"\$\w+|\$\{\w+\}")
@@ -48,8 +65,20 @@ _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_]\w*)=(?P<value>.+)$", re.DOTALL)
 _SHORT_FLAG = "-p"
 _NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
 """Values of `-p` that are not a password: a port, or a path."""
-_NAMED_BY_USERS = frozenset({"labels", "annotations", "tags", "options", "config"})
-"""Fields of requests whose keys are chosen by users, not by the engine."""
+_NAMED_BY_ENGINES = frozenset({"options", "config"})
+_NAMED_BY_USERS = frozenset({"labels", "annotations", "tags", "env", "environment"}) | _NAMED_BY_ENGINES
+"""Fields whose keys are chosen by users; an argument `config` may have any meaning, unlike the field of an engine."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
+_ARGUMENT = re.compile(
+    r"(?:\b|_)(?:password|passwd|passphrase|pass|pwd|pw|secret|token|credentials?|authorization|bearer|auth_header|dsn"
+    r"|jwt|sas|cookie|connection_?string|webhook_?url"
+    r"|(?:api|access|secret|private|account|encryption|signing|service|ssh)_?key)(?:_?\d+)?\Z",
+    re.IGNORECASE,
+)
+"""The last words of the name of an argument. Its other words describe the secret, or something else: `token_count`."""
+IsSecret = Callable[[str], bool]
+Keep = Callable[[str, bool], object]
+"""Takes a hidden value, and whether it is the whole value of a secret-looking name."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -57,18 +86,24 @@ def is_secret_name(name: str) -> bool:
     return bool(_PART.search(name) or (_WORD.search(name) and not _HARMLESS.search(name)))
 
 
+def is_secret_argument(name: str) -> bool:
+    """Return whether an argument with this name must be masked: `db_pass`, but neither `tokenizer` nor `max_tokens`."""
+    return bool(_ARGUMENT.search(_CAMEL.sub("_", name)))
+
+
 def masked_text(text: str) -> str:
     """Return the text with secrets masked by their form: `postgres://user:***@host`, `password=***`."""
-    parts, done = [], 0
-    for start, end in _spans(text):
-        parts += [text[done:start], MASK]
-        done = end
-    return "".join([*parts, text[done:]])
+    return _masked(_spans(text), text, _ignored)
 
 
-def hidden_in_text(text: str) -> list[str]:
-    """Return the parts that `masked_text` hides."""
-    return [text[start:end] for start, end in _spans(text)]
+def masked_error(text: str) -> str:
+    """Return the text of an error with secrets masked; `'token': not a text` contains none."""
+    hidden = hidden_in_error(text)
+    text = _masked(_spans(text, is_prose=True), text, _ignored)
+    # An address is often followed by the path that was tried.
+    for value in [*hidden][:_MOST_REPEATED]:
+        text = text.replace(value, MASK) if len(value) >= _SHORTEST else text
+    return text
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -79,56 +114,145 @@ def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: _masked_variable(name, value) for name, value in env.items()}
 
 
+def masked_args(args: Sequence[str]) -> list[str]:
+    """Return the arguments with `***` for `--password=x`, for the value after `--password` or `-p`, and in texts."""
+    return _masked_args(args, _ignored)
+
+
+def masked_document(value: Any, name: str = "", is_secret: IsSecret | None = None) -> Any:
+    """Return a masked copy of a part of a native request, plain JSON in the field `name`.
+
+    Args:
+        value: the part.
+        name: its field.
+        is_secret: decides about the names of other data, such as arguments. None: an engine has chosen the names.
+    """
+    return _masked_part(value, name, is_secret, _ignored)
+
+
+# The next functions return what those above hide, each value with whether it is the whole value of a secret-looking
+# name. Otherwise it is a part of a text.
+
+
+def hidden_in_text(text: str) -> dict[str, bool]:
+    """Return the parts that `masked_text` hides."""
+    found: dict[str, bool] = {}
+    _masked(_spans(text), text, _into(found))
+    return found
+
+
+def hidden_in_error(text: str) -> dict[str, bool]:
+    """Return the parts that `masked_error` hides."""
+    found: dict[str, bool] = {}
+    _masked(_spans(text, is_prose=True), text, _into(found))
+    return found
+
+
+def hidden_in_env(env: Mapping[str, str]) -> dict[str, bool]:
+    """Return the values, or parts of them, that `masked_env` hides; also parts of a function."""
+    found: dict[str, bool] = {}
+    keep = _into(found)
+    for name, value in env.items():
+        if is_secret_name(name):
+            keep(value, True)
+        else:
+            _masked(_spans(value), value, keep)
+    return found
+
+
+def hidden_in_args(args: Sequence[str]) -> dict[str, bool]:
+    """Return the arguments, or parts of them, that `masked_args` hides."""
+    found: dict[str, bool] = {}
+    _masked_args(args, _into(found))
+    return found
+
+
+def hidden_in_document(value: Any, name: str = "", is_secret: IsSecret | None = None) -> dict[str, bool]:
+    """Return the parts that `masked_document` hides."""
+    found: dict[str, bool] = {}
+    _masked_part(value, name, is_secret, _into(found))
+    return found
+
+
+def _ignored(_value: str, _is_named: bool) -> None:
+    pass
+
+
+def _into(found: dict[str, bool]) -> Keep:
+    def keep(value: str, is_named: bool) -> None:
+        if value:
+            found[value] = is_named or found.get(value, False)
+
+    return keep
+
+
+def _masked(spans: Iterable[tuple[int, int]], text: str, keep: Keep) -> str:
+    parts, done = [], 0
+    for start, end in spans:
+        keep(text[start:end], False)
+        parts += [text[done:start], MASK]
+        done = end
+    return "".join([*parts, text[done:]]) if parts else text
+
+
 def _masked_variable(name: str, value: str) -> str:
     if name.startswith(FUNCTION_VARIABLES):
         return f"(function and arguments, {len(value)} characters)" if len(value) > _LARGEST_NUMBER else value
     return MASK if value and is_secret_name(name) else masked_text(value)
 
 
-def hidden_in_env(env: Mapping[str, str]) -> list[str]:
-    """Return the values, or parts of them, that `masked_env` hides."""
-    return [
-        value
-        for name, text in env.items()
-        for value in ([text] if is_secret_name(name) else hidden_in_text(text))
-        if value
-    ]
-
-
-def hidden_in_args(args: Sequence[str]) -> list[str]:
-    """Return the arguments, or parts of them, that `masked_args` hides."""
-    found: list[str] = []
+def _masked_args(args: Sequence[str], keep: Keep) -> list[str]:
+    shown: list[str] = []
     for arg, hidden in _hidden_parts(args):
-        found += hidden_in_text(arg) if hidden is None else [arg[hidden:]]
-    return found
+        if hidden is None:
+            shown.append(_masked(_spans(arg), arg, keep))
+        else:
+            keep(arg[hidden:], True)
+            shown.append(f"{arg[:hidden]}{MASK}")
+    return shown
 
 
-def masked_args(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `***` for `--password=x`, for the value after `--password` or `-p`, and in texts."""
-    return [masked_text(arg) if hidden is None else f"{arg[:hidden]}{MASK}" for arg, hidden in _hidden_parts(args)]
-
-
-def masked_document(value: Any, name: str = "") -> Any:
-    """Return a masked copy of a part of a native request, plain JSON in the field `name`."""
+def _masked_part(value: Any, name: str, is_secret: IsSecret | None, keep: Keep) -> Any:
+    """Return the part with masks; `keep` takes each value that is hidden."""
     if isinstance(value, str):
-        return masked_text(value)
+        return _masked(_spans(value), value, keep)
     if isinstance(value, Mapping):
-        if name.lower() in _NAMED_BY_USERS:
-            return {
-                key: MASK if each and isinstance(each, str) and is_secret_name(str(key)) else masked_document(each)
-                for key, each in value.items()
-            }
-        own = value.get("name", value.get("Name"))
-        is_hidden = isinstance(own, str) and isinstance(value.get("value"), str) and is_secret_name(own)
-        return {
-            key: MASK if is_hidden and key == "value" and each else masked_document(each, str(key))
-            for key, each in value.items()
-        }
+        return _masked_mapping(value, name, is_secret, keep)
     if isinstance(value, (list, tuple)):
-        if all(isinstance(each, str) for each in value):
-            return masked_args(value)
-        return [masked_document(each, name) for each in value]
+        texts = iter(_masked_args([each for each in value if isinstance(each, str)], keep))
+        return [next(texts) if isinstance(each, str) else _masked_part(each, name, is_secret, keep) for each in value]
+    if keep is not _ignored and not isinstance(value, (bool, int, float, type(None))):
+        # Airflow stores other objects, such as a dataclass or a set, as this text.
+        with contextlib.suppress(Exception):
+            text = str(value)
+            _masked(_spans(text), text, keep)
     return value
+
+
+def _masked_mapping(value: Mapping[Any, Any], name: str, is_secret: IsSecret | None, keep: Keep) -> dict[Any, Any]:
+    is_named = is_secret or _never
+    if name.lower() in (_NAMED_BY_USERS if is_secret is None else _NAMED_BY_USERS - _NAMED_BY_ENGINES):
+        is_named = is_secret_name
+    # `{name: PASSWORD, value: x}` is the form of variables in a pod.
+    own = value.get("name", value.get("Name"))
+    is_pair = isinstance(own, str) and is_secret_name(own)
+    shown: dict[Any, Any] = {}
+    for key, each in value.items():
+        if isinstance(key, str):
+            _masked(_spans(key), key, keep)
+        texts = each if isinstance(each, (list, tuple)) else [each]
+        is_hidden = (is_pair and key in ("value", "Value")) or is_named(str(key))
+        if is_hidden and texts and all(isinstance(text, str) for text in texts):
+            for text in texts:
+                keep(text, True)
+            shown[key] = each and MASK
+        else:
+            shown[key] = _masked_part(each, str(key), is_secret, keep)
+    return shown
+
+
+def _never(_name: str) -> bool:
+    return False
 
 
 def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
@@ -155,10 +279,18 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
         before = arg
 
 
-def _spans(text: str) -> list[tuple[int, int]]:
-    """Return the spans of secrets in a text, in order, without overlaps."""
-    found = [*_url_spans(text), *_inline_spans(text)] if any(mark in text for mark in "=:") else []
-    found += _flag_spans(text) if "-" in text else ()
+def _spans(text: str, *, is_prose: bool = False) -> list[tuple[int, int]]:
+    """Return the spans of secrets in a text, in order, without overlaps.
+
+    In prose a colon ends the name of what the sentence is about, a flag is the subject of a sentence, and `key=value`
+    is a form.
+    """
+    found: list[tuple[int, int]] = []
+    if any(mark in text for mark in "=:"):
+        found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose)]
+        found += _values_after(_PAIR, text)
+    if "-" in text and not is_prose:
+        found += [*_values_after(_FLAG_IN_TEXT, text), *_key_spans(text)]
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if not kept or start >= kept[-1][1]:
@@ -176,13 +308,16 @@ def _url_spans(text: str) -> Iterator[tuple[int, int]]:
         word = token[0]  # each access creates a copy
         if image := _IMAGE.match(word):
             yield token.start() + image.start("password"), token.start() + image.end("password")
-        # There is one URL between two markers.
-        begin = word.find("://")
+        # There is one URL between two markers. A path keeps one slash of an address.
+        marker = "://" if "://" in word else ":/"
+        begin = word.find(marker)
         while begin >= 0:
-            after = word.find("://", begin + 3)
-            address = word[begin + 3 : after if after >= 0 else None]
-            if begin > 0 and (span := _password_in(address)):
-                offset = token.start() + begin + 3
+            after = word.find(marker, begin + len(marker))
+            address = word[begin + len(marker) : after if after >= 0 else None]
+            is_web = word[max(begin - 5, 0) : begin].lower().endswith(("http", "https"))
+            user = _TOKEN_AS_USER.match(address) if is_web else None
+            if begin > 0 and (span := user.span("token") if user else _password_in(address)):
+                offset = token.start() + begin + len(marker)
                 yield offset + span[0], offset + span[1]
             begin = after
 
@@ -201,11 +336,15 @@ def _password_in(address: str) -> tuple[int, int] | None:
     return (start, end) if end > start else None
 
 
-def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
+def _inline_spans(text: str, *, is_prose: bool) -> Iterator[tuple[int, int]]:
     at = 0
     while found := _NAME.search(text, at):
         at = found.end()
-        if not is_secret_name(found["name"]) or not _is_assignment(text, found):
+        if is_prose and (found["sep"] == ":" or found["name"] == "key"):
+            continue
+        # The signature of an address that Azure has signed.
+        is_signature = found["name"] == "sig" and text[found.start() - 1 : found.start()] in ("?", "&")
+        if not (is_signature or is_secret_name(found["name"])) or not _is_assignment(text, found):
             continue
         value = _VALUE.match(text, at)
         if value is None:
@@ -216,16 +355,27 @@ def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
             yield value.span(kind)
 
 
-def _flag_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return the spans of values after flags in a command: `login --password x`, `login -password x`."""
+def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    """Return the spans of values after flags in a command, `login --password x`, or after `name: PASSWORD, value:`."""
     at = 0
-    while found := _FLAG_IN_TEXT.search(text, at):
+    while found := pattern.search(text, at):
         at = found.end()
         value = _VALUE.match(text, at) if is_secret_name(found["name"]) else None
         if value is not None:
             at, kind = value.end(), str(value.lastgroup)
-            if value[kind] and not _REFERENCE.fullmatch(value[kind]):
+            # In `option("--token", "token")` the second text is a name, too.
+            is_name = value[kind] == found["name"]
+            if value[kind] and not is_name and not _REFERENCE.fullmatch(value[kind]):
                 yield value.span(kind)
+
+
+def _key_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Return the spans of private keys in the PEM format; a key without an end hides the rest of the text."""
+    at = 0
+    while found := _BEGIN.search(text, at):
+        end = text.find("-----END", found.end())
+        at = end if end >= 0 else len(text)
+        yield found.end(), at
 
 
 def _is_assignment(text: str, found: re.Match[str]) -> bool:
@@ -233,4 +383,13 @@ def _is_assignment(text: str, found: re.Match[str]) -> bool:
     if found["sep"] == "=" or found["quote"]:
         return True
     begin = found.start()
-    return bool(found["gap"]) and (begin == 0 or text[begin - 1] in "\n\"'{,")
+    before = text[begin - 1] if begin else "\n"
+    if not found["gap"]:
+        return before in "\n\"'" and bool(_HEADER.fullmatch(found["name"]))
+    if before in "\n\"'{,":
+        return True
+    # In YAML a line may be indented, and begin with the mark of an item.
+    at = begin - 1
+    while at >= 0 and text[at] in _INDENT:
+        at -= 1
+    return at < 0 or text[at] == "\n"

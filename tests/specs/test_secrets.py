@@ -11,10 +11,12 @@ from airflow_provider_launch.specs.secrets import (
     hidden_in_args,
     hidden_in_env,
     hidden_in_text,
+    is_secret_argument,
     is_secret_name,
     masked_args,
     masked_document,
     masked_env,
+    masked_error,
     masked_text,
 )
 
@@ -42,6 +44,43 @@ def test_secret_names_are_masked(name: str) -> None:
 @pytest.mark.parametrize("name", PLAIN)
 def test_other_names_are_shown(name: str) -> None:
     assert masked_env({name: "value"}) == {name: "value"}
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "db_pass", "pwd", "token", "hf_token", "api_key", "apiKey", "dbPassword", "dsn", "credentials",
+             "client-secret", "password_2", "AccountKey", "connection_string"],
+)  # fmt: skip
+def test_arguments_are_secrets_by_their_last_words(name: str) -> None:
+    assert is_secret_argument(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer", "tokens", "max_tokens", "token_count", "key", "sort_key", "secret_name", "password_file",
+             "conn_id", "compass", "pattern", "auth_method", "env_secrets", "monkey"],
+)  # fmt: skip
+def test_other_arguments_are_shown(name: str) -> None:
+    assert not is_secret_argument(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("image 'me:hunter2@r.io/i:1' is wrong", "image 'me:***@r.io/i:1' is wrong"),
+        (
+            "cannot open https://me:hunter2@h/x, tried /x/me:hunter2@h",
+            "cannot open https://me:***@h/x, tried /x/me:***@h",
+        ),
+        ("https://h/x?token=hunter2 is not allowed", "https://h/x?token=*** is not allowed"),
+        (
+            "variable 'DB_PASSWORD': must be text\n  token: unknown",
+            "variable 'DB_PASSWORD': must be text\n  token: unknown",
+        ),
+        ("argument --token needs a value", "argument --token needs a value"),
+        ("write key=value pairs", "write key=value pairs"),
+    ],
+)
+def test_errors_show_no_secret_and_stay_readable(text: str, shown: str) -> None:
+    assert masked_error(text) == shown
 
 
 def test_names_that_airflow_masks_are_masked() -> None:
@@ -82,6 +121,9 @@ def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
     assert masked_args(args) == shown
 
 
+PEM, PEM_END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -111,6 +153,42 @@ def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
         ("the token: expired", "the token: expired"),
         ("export HF_TOKEN=$OTHER", "export HF_TOKEN=$OTHER"),
         ("mailto:joe@example.com a=b c:d", "mailto:joe@example.com a=b c:d"),
+        ("db:\n  password: hunter2\n  user: me", "db:\n  password: ***\n  user: me"),
+        ("users:\n- name: x\n\t- token: hunter2", "users:\n- name: x\n\t- token: ***"),
+        ("wait for\nthe token: expired", "wait for\nthe token: expired"),
+        ('curl -H "Authorization:Bearer hunter2" x', 'curl -H "Authorization:***" x'),
+        ('curl -H "X-Api-Key:hunter2" x', 'curl -H "X-Api-Key:***" x'),
+        ("'token:8080'", "'token:8080'"),
+        ("x --connection-string 'hunter2;y' z", "x --connection-string '***' z"),
+        ("x --webhook-url https://h/hunter2 z", "x --webhook-url *** z"),
+        ("connect(password=b'hunter2', user=b'me')", "connect(password=b'***', user=b'me')"),
+        ("login --password $'hunter2' x", "login --password $'***' x"),
+        ('["login", "--password", "hunter2", "x"]', '["login", "--password", "***", "x"]'),
+        ("['--password', 'hunter2', '-v']", "['--password', '***', '-v']"),
+        ('"[\\"--password\\",\\"hunter2\\"]"', '"[\\"--password\\",\\"***\\"]"'),
+        ('["--password", "--token", "-v"]', '["--password", "--token", "-v"]'),
+        ("""option("--token", "token", help='x')""", """option("--token", "token", help='x')"""),
+        ('[{"name":"DB_PASSWORD","value":"hunter2"}]', '[{"name":"DB_PASSWORD","value":"***"}]'),
+        (
+            '"{\\"name\\": \\"A_TOKEN\\", \\"value\\": \\"hunter2\\"}"',
+            '"{\\"name\\": \\"A_TOKEN\\", \\"value\\": \\"***\\"}"',
+        ),
+        ("- name: A_TOKEN\n  value: hunter2", "- name: A_TOKEN\n  value: ***"),
+        ('{"name": "X", "value": "y"}', '{"name": "X", "value": "y"}'),
+        (f"a {PEM}MIIhunter2\nxx{PEM_END} b", f"a {PEM}***{PEM_END} b"),
+        (f"{PEM}MIIhunter2\nxx", f"{PEM}***"),
+        ("AccountName=x;AccountKey=hunter2;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
+        ("git clone https://ghp_hunter2hunter2@github.com/x", "git clone https://***@github.com/x"),
+        ("https://ghp_hunter2hunter2:x-oauth-basic@github.com/x", "https://***:x-oauth-basic@github.com/x"),
+        (
+            "https://organization@dev.azure.com/x ssh://runner2024@h",
+            "https://organization@dev.azure.com/x ssh://runner2024@h",
+        ),
+        ("https://h/x?X-Amz-Signature=hunter2&a=b", "https://h/x?X-Amz-Signature=***&a=b"),
+        ("https://h/x?sv=1&sig=hunter2", "https://h/x?sv=1&sig=***"),
+        ("kill sig=9", "kill sig=9"),
+        ("/x/https:/me:hunter2@h/y", "/x/https:/me:***@h/y"),
+        ("/a:/b:ro c:/x/y:z@w me@host:/x", "/a:/b:ro c:/x/y:z@w me@host:/x"),
     ],
 )
 def test_secrets_inside_of_a_text_are_hidden(text: str, shown: str) -> None:
@@ -168,7 +246,10 @@ def test_parts_of_native_requests_are_hidden() -> None:
 @pytest.mark.parametrize(
     "part",
     ["a", "a=", "a:", "://", "a://", "token=", "a@:", "\\", '"', "a'", "a ", 'a="', 'token="', 'token:\\"', "a.", "-",
-     "token= ", "--a ", "--token ", "--token -", "--token \\\n", "bearer ", "x:y@", "a=b:c@", "token", "=\t"],
+     "token= ", "--a ", "--token ", "--token -", "--token \\\n", "bearer ", "x:y@", "a=b:c@", "token", "=\t",
+     "name:", 'name:a"', "name:a\\", "name: a ", "name:a,value", "\n token: ", "- token: ", '--a",', "--token',\"",
+     "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "https://a1", "https://a1:", "?sig=", "token=b'", "Cookie:", "a:/",
+     "a:/b:c@"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
     """20 000 letters in one argument once took seconds, during which a worker handled no signal."""
