@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_launch._airflow import AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
+from airflow_provider_launch.specs.secrets import masked_error
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,15 @@ class final_errors:  # noqa: N801 - used like a function; a generator would rest
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Raise the error with which the task ends."""
+        if isinstance(error, Exception):
+            # Imported here, because most tasks of a DAG file have no error.
+            from airflow_provider_launch._task.secrets import register_error
+
+            register_error(error)
         if isinstance(error, InvalidAppError) and not isinstance(error, FinalAppError):
             # The message names the problem, the object and the fix.
-            raise FinalAppError(f"task {self._task_id!r}: {error}" if self._task_id else str(error)) from None
+            text = masked_error(str(error))
+            raise FinalAppError(f"task {self._task_id!r}: {text}" if self._task_id else text) from None
         if isinstance(error, (FinalAppError, FinalStateError, LaunchError, AirflowTaskTimeout, AirflowSensorTimeout)):
             log.debug("the task ends with this error", exc_info=error)
             raise _without_frames(error)

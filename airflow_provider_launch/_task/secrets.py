@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.secrets import MASK, hidden_in_args, hidden_in_env, hidden_in_text, is_secret_name
+from airflow_provider_launch.specs.secrets import (
+    MASK,
+    hidden_in_args,
+    hidden_in_document,
+    hidden_in_env,
+    hidden_in_error,
+    is_secret_argument,
+    is_secret_name,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
@@ -30,10 +37,14 @@ _NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "be
 
 _MOST, _MOST_CHARS = 128, 32 * 1024
 """Limits for the masks of one app, because Airflow compiles all masks of a process again for each new one."""
+_MOST_CAUSES = 20
+"""A chain of causes may be a circle."""
 _MOST_FORMS_CHARS = 8 * _MOST_CHARS
 """Values beyond this many characters are not searched for their forms, which are far more than can be masked."""
 _LINE_END = re.compile(r"\r?\n|\\n")
 """Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
+_SCHEME = re.compile(r"\A(?:bearer|basic|token|digest)[ \t]+", re.IGNORECASE)
+"""The start of the value of a header; a program may print the rest alone."""
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
@@ -61,83 +72,102 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
     return found
 
 
-def hidden_values(roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]], places: Iterable[Place]) -> set[str]:
-    """Return the values with secret-like names and those at the given locations; missing locations are ignored."""
+def hidden_values(
+    roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]], places: Iterable[Place]
+) -> dict[str, int]:
+    """Return the values with secret-like names and those at the given locations; missing locations are ignored.
+
+    The number of each is its rank, as in `forms_of`.
+    """
     roles = list(roles)
     texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
     texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
-    found: set[str] = set()
-    for role_name, kind, name, start, end in places:
-        found.add(texts.get((role_name, kind, name), "")[start:end])
+    found: dict[str, bool] = {}
     for role in roles:
-        found |= {*hidden_in_env(role.env), *hidden_in_args(role.args)}
+        _merge(found, hidden_in_env(role.env))
+        _merge(found, hidden_in_args(role.args))
     for env in copied.values():
-        found |= {*hidden_in_env(env)}
+        _merge(found, hidden_in_env(env))
+    for role_name, kind, name, start, end in places:
+        text = texts.get((role_name, kind, name), "")
+        _merge(found, {text[start:end]: text[start:end] == text})
     return forms_of(found)
 
 
-def hidden_in_fields(value: Any, name: str = "") -> set[str]:
+def hidden_in_app(app: AppDef) -> dict[str, int]:
+    """Return the values of an app that must be masked; also those in fields that only errors and the request show."""
+    others = [app.metadata, *({name: each for name, each in vars(role).items() if name not in ("env", "args")}
+                              for role in app.roles)]  # fmt: skip
+    return forms_of(hidden_in_document(others)) | hidden_values(app.roles, {}, places_of(app, {}))
+
+
+def hidden_in_fields(value: Any, name: str = "") -> dict[str, int]:
     """Return the values of a rendered field that look like secrets, as `hidden_values` does for an app.
 
     Args:
         value: text, such as a command, or plain data.
         name: name of the field.
     """
-    return forms_of(_hidden_in_field(value, name))
+    found = hidden_in_document({name: value}, "", is_secret_name)
+    # Skip shell variables and names of parameters.
+    return forms_of({each: is_named for each, is_named in found.items() if not each.startswith("$")})
 
 
-def hidden_in_arguments(value: Any) -> set[str]:
-    """Return the parts of a rendered field that look like secrets: inside of texts, in command lines, and in an `env`.
+def hidden_in_options(value: Any) -> dict[str, int]:
+    """Return the values of options, or of another part of a request, that the shown request hides."""
+    return forms_of(hidden_in_document(value))
 
-    Other keys are names of parameters: `tokenizer` is not a secret.
+
+def hidden_in_arguments(value: Any) -> dict[str, int]:
+    """Return the parts of a rendered field that look like secrets.
+
+    These are values of arguments with such names, of an `env` and in command lines, and parts of texts.
     """
-    return forms_of(_hidden_in_argument(value))
+    return forms_of(hidden_in_document(value, "", is_secret_argument))
 
 
-def forms_of(values: Iterable[str]) -> set[str]:
-    """Return the values as a program may print them, without those too short or too common to be hidden."""
-    found: set[str] = set()
+def register_error(error: BaseException) -> None:
+    """Mask the secrets in the text of an error and its causes, such as the password of an address."""
+    found: dict[str, bool] = {}
+    each: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if each is None:
+            break
+        with contextlib.suppress(Exception):
+            found |= hidden_in_error(str(each))
+        each = each.__cause__ or each.__context__
+    register(forms_of(found))
+
+
+def _merge(found: dict[str, bool], others: Mapping[str, bool]) -> None:
+    for value, is_named in others.items():
+        found[value] = is_named or found.get(value, False)
+
+
+def forms_of(values: Iterable[str]) -> dict[str, int]:
+    """Return the values as a program may print them, without those too short or too common to be hidden.
+
+    The number of each is its rank: 0 for the whole value of a secret-like name, 1 for its other forms, such as its
+    lines, 2 for a part of a text. Only these can be many without an author's consent, because a run may choose texts.
+
+    Args:
+        values: the values; a mapping has whether each is the whole value of a name. Otherwise all are.
+    """
+    named = values if isinstance(values, Mapping) else {}
+    found: dict[str, int] = {}
     size = 0
     # Short values first, because `chosen` leaves out the others. The values of an app may have any length, because a
     # program may have replaced the record from which they are read.
-    for value in sorted(values, key=len):
+    for value in sorted(values, key=lambda each: (not named.get(each, True), len(each))):
         if size > _MOST_FORMS_CHARS:
             break
+        is_named = named.get(value, True)
         forms = {form for form in _forms(value[:_MOST_FORMS_CHARS]) if _is_maskable(form)}
-        size += len(value) + sum(map(len, forms - found))
-        found |= forms
+        size += len(value) + sum(len(form) for form in forms if form not in found)
+        for form in forms:
+            rank = int(form not in (value, _VALUES.substitute(value))) if is_named else 2
+            found[form] = min(rank, found.get(form, rank))
     return found
-
-
-def _hidden_in_argument(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from hidden_in_text(value)
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from hidden_in_text(str(name))
-            yield from _hidden_in_field(each, "") if name == "env" else _hidden_in_argument(each)
-    elif isinstance(value, (list, tuple)):
-        yield from hidden_in_args([each for each in value if isinstance(each, str)])
-        for each in value:
-            yield from () if isinstance(each, str) else _hidden_in_argument(each)
-    else:
-        # Airflow stores other objects, such as a dataclass or a set, as this text.
-        with contextlib.suppress(Exception):
-            yield from hidden_in_text(str(value))
-
-
-def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
-    if isinstance(value, str):
-        found = [value] if is_secret_name(name) else hidden_in_text(value)
-        # Skip shell variables and names of parameters.
-        yield from (each for each in found if not each.startswith("$"))
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _hidden_in_field(each, str(key))
-    elif isinstance(value, (list, tuple)):
-        yield from hidden_in_args([each for each in value if isinstance(each, str)])
-        for each in value:
-            yield from _hidden_in_field(each, name)
 
 
 def _is_maskable(text: str) -> bool:
@@ -150,6 +180,7 @@ def _forms(value: str) -> Iterator[str]:
     # A value that was found in JSON, such as an argument of a function.
     printed |= {_unescaped(text) for text in printed}
     printed |= {line.strip() for text in printed for line in _LINE_END.split(text)}
+    printed |= {_SCHEME.sub("", text) for text in printed}
     yield from printed
     for text in printed:
         # As written by `repr` and JSON.
@@ -171,12 +202,17 @@ def register_in_json(value: Any) -> None:
     """
     from airflow_provider_launch.functions.arguments import written
 
+    found = hidden_in_document(value, "", is_secret_argument)
     texts = [*_texts_of(value)]
     # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
-    if not hidden_spans("\n".join(texts)):
-        return
-    found = {text[start:end] for text in texts for start, end in hidden_spans(text)}
-    register({*forms_of(found), *(macros.escape(written(text)[1:-1]) for text in found if _is_maskable(text))})
+    if hidden_spans("\n".join(texts)):
+        _merge(found, {text[start:end]: False for text in texts for start, end in hidden_spans(text)})
+    if found:
+        forms = forms_of(found)
+        for text, is_named in found.items():
+            if _is_maskable(text):
+                forms.setdefault(macros.escape(written(text)[1:-1]), 1 if is_named else 2)
+        register(forms)
 
 
 def _texts_of(value: Any) -> Iterator[str]:
@@ -191,7 +227,7 @@ def _texts_of(value: Any) -> Iterator[str]:
             yield from _texts_of(each)
 
 
-def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
+def kept_values(scheduler: Scheduler[Any], app_id: str) -> dict[str, int]:
     """Return the values with secret-like names of the app that the scheduler has; empty for an unknown app."""
     native = scheduler.describe_native(app_id)
     app = getattr(native.request, "app_def", None) if native else None
@@ -238,11 +274,19 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
 
 
 def chosen(values: Iterable[str]) -> tuple[list[str], int]:
-    """Return the values of an app that are masked, the shortest first, and how many are left out."""
-    ordered = sorted({*values}, key=lambda value: (len(value), value))
-    sizes = itertools.accumulate(len(value) for value in ordered)
-    number = min(_MOST, sum(size <= _MOST_CHARS for size in sizes))
-    return ordered[:number], len(ordered) - number
+    """Return the values of an app that are masked, and how many are left out.
+
+    Those of the lowest rank come first, if `values` has ranks as in `forms_of`, and then the shortest.
+    """
+    ranks = values if isinstance(values, Mapping) else {}
+    kept: list[str] = []
+    size = 0
+    ordered = sorted({*values}, key=lambda value: (ranks.get(value, 0), len(value), value))
+    for value in ordered:
+        if len(kept) < _MOST and size + len(value) <= _MOST_CHARS:
+            kept.append(value)
+            size += len(value)
+    return kept, len(ordered) - len(kept)
 
 
 def shown_request(info: AppDryRunInfo[Any]) -> str:

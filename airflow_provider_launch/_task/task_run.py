@@ -13,6 +13,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.secrets import register_error
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
@@ -66,6 +67,7 @@ class OutageRetry:
                     raise
                 if not has_warned:
                     has_warned = True
+                    register_error(error)
                     limit = f"{self._unavailable_for_s:.0f} s"
                     self._warn(f"the scheduler does not answer, asking again for up to {limit}: {error}")
                 self._sleep(min(next(pauses), left))
@@ -110,6 +112,8 @@ class TaskRun(ABC):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         is_deferred = isinstance(error, TaskDeferred)
+        if isinstance(error, Exception):
+            register_error(error)
         if isinstance(error, (LaunchError, FinalStateError)):
             # In full and before the exception: the log view cuts long errors, and hides them below the traceback.
             self._log.error("%s", str(error).partition("\n")[0])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.functions.arguments import bound, defaults_of, written
+from airflow_provider_launch.functions.arguments import bound, defaults_of, named_args, written
 from airflow_provider_launch.functions.source import FunctionSource, source_of
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
@@ -152,7 +152,8 @@ def with_function(
     values, texts, plain = _divided(source.values)
     data = {**bound(function, args, kwargs), "defaults": defaults_of(function), "plain": plain, "texts": texts}
     if seen is not None:
-        seen(data)
+        # With the names of the arguments, which decide what is a secret.
+        seen({**data, "named": named_args(function, data["args"])})
     document = {"name": source.name, "values": values, **data, "gather": gather}
     env = {**role.env, **_variables(source, document)}
     return dataclasses.replace(app, roles=[dataclasses.replace(role, env=env)])

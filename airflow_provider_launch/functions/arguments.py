@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
@@ -67,6 +68,13 @@ def written(value: Any) -> str:
     text = _TEMPLATE.sub(r"\\u007b", json.dumps(value, separators=(",", ":")))
     # A variable may begin at any character of a long text.
     return text.replace(FIELD_PATH, f"\\u005b{FIELD_PATH[1:]}")
+
+
+def named_args(function: Callable[..., Any], args: Sequence[Any]) -> dict[str, Any]:
+    """Return arguments by position with the names of their parameters; empty if they do not fit the signature."""
+    with contextlib.suppress(TypeError, ValueError):
+        return dict(inspect.signature(function).bind_partial(*args).arguments)
+    return {}
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:

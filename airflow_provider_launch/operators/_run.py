@@ -18,6 +18,7 @@ from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch._task.secrets import (
     Place,
     copied_variables,
+    hidden_in_app,
     hidden_values,
     kept_values,
     places_of,
@@ -98,6 +99,8 @@ class OperatorRun(TaskRun):
                 return  # the administrator of the connection has named it
             sources.check(location, location, "an overlay of the app")
 
+        # Before any error or retry names a part of the app, which a function may have built.
+        register(hidden_in_app(app))
         with overlays.guarded(check), self:
             return self._run(app, sources)
 

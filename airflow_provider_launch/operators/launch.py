@@ -428,7 +428,7 @@ class LaunchAppOperator(BaseOperator):
             finally:
                 self._is_option = before
             if content is not None and any(content is getattr(self, name, None) for name in self.template_fields):
-                _register_field(rendered)
+                self._register_field(content, rendered)
             return rendered
         is_app = content is self.app
         # Whether the whole field is a template or an XCom.
@@ -444,14 +444,28 @@ class LaunchAppOperator(BaseOperator):
             return _with_masks(settled_app(rendered) if marks else rendered)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
-        _register_field(self._unmarked_args)
+        self._register_field(content, self._unmarked_args)
         return self._unmarked_args
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow calls the function of `app` in here, and this also for mapped tasks.
         if parent is self and self._written is None:
             self._written = self._written_part()
+        is_function = parent is self and callable(self.app)
         super()._do_render_template_fields(parent, *args, **kwargs)
+        if is_function and not callable(self.app):
+            self.app = _with_masks(self.app)
+
+    def _register_field(self, content: Any, rendered: Any) -> None:
+        """Register secrets in a rendered field, which Airflow stores before the task starts."""
+        from airflow_provider_launch._task.secrets import hidden_in_arguments, hidden_in_options, register
+
+        register(hidden_in_options(rendered) if content is self.cfg else hidden_in_arguments(rendered))
+        function = getattr(self, "python_callable", None)
+        if function is not None and rendered and content is getattr(self, "op_args", None):
+            from airflow_provider_launch.functions.arguments import named_args
+
+            register(hidden_in_arguments(named_args(function, rendered)))
 
     def _written_part(self) -> Written:
         """Return the part of the DAG file, before templates are rendered; for operators built on this one."""
@@ -572,28 +586,22 @@ def _as_app(value: Any) -> AppDef:
     return app
 
 
-def _register_field(value: Any) -> None:
-    """Register secrets in a rendered field, which Airflow stores before the task starts."""
-    from airflow_provider_launch._task.secrets import hidden_in_arguments, register
-
-    register(hidden_in_arguments(value))
-
-
 def _with_masks(value: Any) -> Any:
     """Return a rendered app as an `AppDef`, and register its secrets for masking.
 
     Airflow stores rendered fields before the task starts, and the `repr` of an `AppDef` hides secrets. Invalid apps are
     refused later.
     """
-    from airflow_provider_launch._task.secrets import hidden_values, places_of, register
+    from airflow_provider_launch._task.secrets import hidden_in_app, hidden_in_arguments, register
     from airflow_provider_launch.specs.app_dict import app_from_dict
     from airflow_provider_launch.specs.roles import AppDef
 
     with contextlib.suppress(Exception):
         app = app_from_dict(value) if isinstance(value, Mapping) else value
         if isinstance(app, AppDef):
-            register(hidden_values(app.roles, {}, places_of(app, {})))
+            register(hidden_in_app(app))
             return app
+    register(hidden_in_arguments(value))
     return value
 
 

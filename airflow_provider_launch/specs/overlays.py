@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_launch.specs.secrets import masked_error
 from airflow_provider_launch.util.openapi_models import plain
 
 if TYPE_CHECKING:
@@ -249,9 +250,10 @@ def _load(location: str) -> dict[str, Any]:
     try:
         document = _parse(_read(location))
     except (OSError, ImportError, ValueError) as error:
-        raise ValueError(f"overlay file {location!r} cannot be read: {error}") from error
+        raise ValueError(masked_error(f"overlay file {location!r} cannot be read: {error}")) from error
     if not isinstance(document, dict):
-        raise ValueError(f"overlay file {location!r} is not a mapping; write fields and their values")  # noqa: TRY004 - the file is wrong
+        text = masked_error(f"overlay file {location!r} is not a mapping; write fields and their values")
+        raise ValueError(text)  # noqa: TRY004 - the file is wrong
     return document
 
 

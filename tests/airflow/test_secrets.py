@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk import task as sdk_task
+from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.log import mask_secret, redact
 
+from airflow_provider_launch._airflow import AirflowFailException
+from airflow_provider_launch._task.errors import final_errors
 from airflow_provider_launch._task.secrets import (
     chosen,
     forms_of,
@@ -33,9 +36,10 @@ from airflow_provider_launch.schedulers.local import request as local
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.slurm import request as slurm
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
-from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs import AppDef, Role, Workspace, app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.airflow.support import RUN, FakeExecutionApi, a_dag, run_task
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,7 @@ def test_locations_lead_to_the_values(given, copied, values) -> None:
     places = json.loads(json.dumps(places_of(given, copied)))
 
     assert not any(value in json.dumps(places) for value in values)
-    assert hidden_values(given.roles, copied, places) == values
+    assert hidden_values(given.roles, copied, places).keys() == values
 
 
 @pytest.mark.parametrize("flag", ["--token=", "--token ", "--api-key '"], ids=["equals", "blank", "quoted"])
@@ -86,7 +90,7 @@ def test_locations_of_another_app_are_ignored() -> None:
     """The app of an earlier try may be from before a change of the DAG."""
     places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]), {"main": {"A_TOKEN": "long-enough"}})
 
-    assert hidden_values(app({"Y": "something else"}).roles, {}, places) == set()
+    assert hidden_values(app({"Y": "something else"}).roles, {}, places) == {}
 
 
 def test_masks_side_by_side_and_text_like_a_mask_are_found() -> None:
@@ -95,7 +99,7 @@ def test_masks_side_by_side_and_text_like_a_mask_are_found() -> None:
 
     found = hidden_values(given.roles, {}, places_of(given, {}))
 
-    assert {"hush-variableother-secret", "hush-variable"} <= found
+    assert {"hush-variableother-secret", "hush-variable"} <= found.keys()
 
 
 KEY = "-----BEGIN KEY-----\nMIIEvhush\nline-two\n-----END KEY-----\n"
@@ -127,7 +131,7 @@ def test_values_are_masked_as_a_program_prints_them(value: str, printed: list[st
 
     found = hidden_values(given.roles, copied, places_of(given, copied))
 
-    assert {*printed} <= found
+    assert {*printed} <= found.keys()
 
 
 def test_the_masks_of_one_app_are_bounded() -> None:
@@ -143,6 +147,78 @@ def test_the_masks_of_one_app_are_bounded() -> None:
     warned: list[str] = []
     register(many, lambda text, *args: warned.append(text % args))
     assert "872 of 1000" in warned[0]
+
+
+def test_a_run_cannot_push_out_the_secrets_of_an_author(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its texts may have any number of shorter ones."""
+    monkeypatch.setitem(RUN, "conf", {"text": "see " + " ".join(f"pwd=a{number:03}x" for number in range(200))})
+    args = ["-c", "echo connected with $DB_PASS", "sh", "{{ dag_run.conf['text'] }}"]
+    with a_dag():
+        app = AppDef("app", [Role("main", "", entrypoint="sh", args=args, env={"DB_PASS": "hush-of-author"})])
+        task = LaunchAppOperator(task_id="t", app=app)
+    ran = run_task(task, FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    assert ran.logged("secrets of the app are not masked")
+    assert any("connected with ***" in str(redact(line)) for line in ran.lines)
+
+
+def test_whole_values_come_before_their_lines_and_those_before_parts_of_texts() -> None:
+    lines = "\n".join(f"{number:05}" for number in range(200))
+    found = hidden_values(app({"A_TOKEN": lines, "DB_PASS": "p" * 40, "X": "pwd=hush1 pwd=hush2"}).roles, {}, ())
+    kept, _ = chosen(found)
+
+    assert kept[:2] == ["p" * 40, lines]
+    assert {"00000", "00100"} <= {*kept}
+    assert not {"hush1", "hush2"} & {*kept}
+    assert chosen(hidden_values(app({"DB_PASS": "x" * 40_000, "X": "pwd=hush1"}).roles, {}, ()))[0] == ["hush1"]
+
+
+ADDRESS = "https://me:hush-1@127.0.0.1:9/o.yaml?token=hush-2&X-Amz-Signature=hush-3"
+WITH_ADDRESS: dict[str, Any] = {
+    "overlay": {"metadata": {"docker": ADDRESS}},
+    "image": {"image": "me:hush-1@registry.example/i:1"},
+    "image address": {"image": "https://me:hush-1@registry.example/i:1"},
+    "workspace": {"workspace": Workspace({"/x/https://me:hush-1@host": ""})},
+}
+
+
+@pytest.mark.parametrize("name", [*WITH_ADDRESS])
+@pytest.mark.parametrize("how", ["written", "of a run", "function"])
+def test_no_error_shows_the_password_of_an_address(how: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = {"conn_type": "launch_docker", "extra": {"host": "tcp://127.0.0.1:9"}}
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", json.dumps(conn))
+    given = AppDef("app", [Role("main", **{"image": "i", "entrypoint": "x", **WITH_ADDRESS[name]})])
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = app_to_dict(given)
+    with a_dag():
+        source: Any = given
+        if how != "written":
+            source = BaseOperator(task_id="make").output if how == "of a run" else lambda context, jinja_env: given
+        task = LaunchAppOperator(task_id="t", app=source, launch_conn_id="nowhere", unavailable_for_s=0)
+    ran = run_task(task, api)
+
+    assert ran.state == "failed"
+    assert "hush" not in str([str(redact(line)) for line in ran.lines])
+    assert "hush" not in str(redact(str(ran.error)))
+
+
+def test_an_error_of_a_dag_file_shows_no_password_of_an_address() -> None:
+    """Airflow shows it to all who may see DAGs, and does not mask it."""
+    app = AppDef("app", [Role("main", "", entrypoint="x")])
+    with a_dag(), pytest.raises(AirflowFailException, match=r"//me:\*\*\*@host") as raised:
+        LaunchAppOperator(task_id="t", app=app, workspace="s3://me:hush-1@host/x")
+
+    assert "hush" not in str(raised.value)
+
+
+def test_secrets_in_causes_of_an_error_are_masked() -> None:
+    error = SchedulerUnavailableError("no answer from //x?password=hush-2")
+    error.__cause__ = OSError("cannot open https://me:hush-1@host/x, tried /me:hush-1@host/x")
+    with pytest.raises(SchedulerUnavailableError), final_errors():
+        raise error
+
+    assert "hush" not in str(redact(f"{error} {error.__cause__}"))
 
 
 class TestRequest:
@@ -236,6 +312,36 @@ def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.Mon
     assert "***" in api.rendered["request"]
 
 
+ROLE: dict[str, Any] = {
+    "name": "main", "image": "", "entrypoint": "true", "env": {"DB_PASS": "hush-1"}, "args": ["--password", "hush-2"],
+}  # fmt: skip
+APPS: dict[str, Any] = {
+    "valid": {"name": "app", "roles": [ROLE]},
+    "unknown field": {"name": "app", "roles": [{**ROLE, "db_pass": "hush-3"}]},
+    "wrong type": {"name": "app", "roles": [{**ROLE, "num_replicas": "many"}]},
+    "nested": {"app": {"name": "app", "roles": [ROLE]}},
+    "list": [{"name": "app", "roles": [ROLE]}],
+    "text": json.dumps({"name": "app", "roles": [ROLE]}),
+}
+
+
+@pytest.mark.parametrize("name", [*APPS])
+@pytest.mark.parametrize("how", ["xcom", "function"])
+def test_a_rendered_app_shows_no_secret_whatever_a_task_or_a_function_returns(how: str, name: str) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = APPS[name]
+    stored: list[str] = []
+    api.on_call = lambda method, parts, body: stored.append(json.dumps(body)) if parts[-1] == "rtif" else None
+    with a_dag():
+        app = BaseOperator(task_id="make").output if how == "xcom" else lambda context, jinja_env: APPS[name]
+        task = LaunchAppOperator(task_id="t", app=app)
+    ran = run_task(task, api)
+
+    assert ran.state == ("success" if name == "valid" else "failed"), ran.error
+    assert stored
+    assert "hush" not in str(stored)
+
+
 URL = "postgres://me:hush-9012@db/x"
 
 
@@ -275,6 +381,82 @@ def test_rendered_arguments_show_no_secret_while_the_task_runs(how: str) -> None
     assert "hush" not in str(stored)
 
 
+OF_PODS: dict[str, Any] = {
+    "variables": {"env": [{"name": "DB_PASSWORD", "value": "hush-1"}]},
+    "labels": {"labels": {"db_pass": "hush-1"}, "annotations": {"api-token": "hush-2"}},
+    "an overlay": {"overlay": {"Labels": {"db_pass": "hush-1"}, "Env": ["PWD_X=hush-2"]}},
+}
+
+
+@pytest.mark.parametrize("name", [*OF_PODS])
+@pytest.mark.parametrize("how", ["options", "argument"])
+def test_options_and_arguments_show_no_more_than_the_request(how: str, name: str) -> None:
+    api = FakeExecutionApi()
+    stored: list[str] = []
+    api.on_call = lambda method, parts, body: stored.append(json.dumps(body)) if parts[-1] == "rtif" else None
+    with a_dag():
+        if how == "options":
+            given = AppDef("app", [Role("main", "", entrypoint="true")])
+            task = LaunchAppOperator(task_id="t", app=given, cfg=OF_PODS[name])
+        else:
+            arguments = {"text": "true", "env": {}, "pod": OF_PODS[name]}
+            task = LaunchAppOperator(task_id="t", component=f"{__name__}:made_with_pod", component_args=arguments)
+    run_task(task, api)
+
+    assert stored
+    assert "***" in stored[0]
+    assert "hush" not in str(stored)
+
+
+def made_with_pod(text: str, env: dict[str, str], pod: object) -> AppDef:
+    return made_by_component(text, env)
+
+
+def made_to_print(db_pass: str, label: str) -> AppDef:
+    return AppDef("app", [Role("main", "/", entrypoint="echo", args=["printed", db_pass, label])])
+
+
+def printed(db_pass, label="shown-label", *, token="hush-default"):
+    print("printed", db_pass, label, token)  # noqa: T201 - runs in a replica
+
+
+@pytest.mark.parametrize("how", ["component", "by name", "by position", "of a run"])
+def test_arguments_with_secret_names_are_masked_where_a_program_prints_them(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RUN, "conf", {"pass": "hush-given"})
+    api = FakeExecutionApi()
+    stored: list[str] = []
+    api.on_call = lambda method, parts, body: stored.append(json.dumps(body)) if parts[-1] == "rtif" else None
+    with a_dag() as dag:
+        if how == "component":
+            arguments = {"db_pass": "hush-given", "label": "shown-label"}
+            LaunchAppOperator(task_id="t", component=f"{__name__}:made_to_print", component_args=arguments)
+        elif how == "by position":
+            sdk_task.launch_python(task_id="t")(printed)("hush-given")
+        else:
+            text = "hush-given" if how == "by name" else "{{ dag_run.conf['pass'] }}"
+            sdk_task.launch_python(task_id="t")(printed)(db_pass=text)
+    ran = run_task(dag.get_task("t"), api)
+
+    assert ran.state == "success", ran.error
+    lines = [str(redact(line)) for line in ran.lines]
+    assert any("printed *** shown-label" in line for line in lines)
+    assert "hush" not in str(lines)
+    assert "hush" not in str(stored)
+
+
+def test_arguments_of_functions_are_masked_by_a_triggerer_too() -> None:
+    """It has only the app and the locations of the secrets in it."""
+    with a_dag() as dag:
+        sdk_task.launch_python(task_id="t")(printed)("hush-given $1")
+    app = dag.get_task("t")._rendered_app()
+    places = json.loads(json.dumps(places_of(app, {})))
+    reset_secrets_masker()
+
+    assert {"hush-given $1", "hush-default"} <= hidden_values(app.roles, {}, places).keys()
+
+
 @dataclasses.dataclass
 class Database:
     url: str
@@ -290,7 +472,7 @@ def test_objects_that_airflow_stores_as_text_show_no_secret(value: object) -> No
 
 
 def test_a_parameter_whose_name_has_the_word_token_is_not_a_secret() -> None:
-    assert hidden_in_arguments({"tokenizer": "bert-base", "key": ["images"], "config": {"tokens": "words"}}) == set()
+    assert hidden_in_arguments({"tokenizer": "bert-base", "key": ["images"], "config": {"tokens": "words"}}) == {}
 
 
 def test_a_value_of_many_lines_costs_little() -> None:
