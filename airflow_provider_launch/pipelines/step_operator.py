@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
 
-from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret
+from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret, redact
 from airflow_provider_launch.links.launch import RequestLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
@@ -112,12 +112,15 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
+        from airflow_provider_launch.specs.secrets import is_secret_name, masked_document
 
         known, elements = known_parameters(context, self.sources, self.scope)
-        if self.scope.group:
-            context[_ELEMENT] = as_text(elements[self.scope.iterate_as])[:100]  # type: ignore[literal-required]  # ours
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
+        if self.scope.group:
+            # Airflow stores this text unmasked. Masked before the cut, behind which a rest of a secret would not match.
+            shown = masked_document(elements, "", is_secret_name)[self.scope.iterate_as]
+            context[_ELEMENT] = str(redact(as_text(shown)))[:100]  # type: ignore[literal-required]  # ours
         step, place = self._rendered(context)
         self._note_sources()
         with final_errors():
