@@ -123,7 +123,7 @@ class StepOperator(LaunchAppOperator):
         self._note_sources()
         with final_errors():
             self._check_connection()
-            self._check_code_dir(step, place.settings.code_dir)
+            is_code_ours = self._check_folders(place)
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
@@ -145,7 +145,7 @@ class StepOperator(LaunchAppOperator):
                     self.log.info("only as LAUNCH_PARAM_x, because no step declares it in 'returns': %s", undeclared)
                 if taken:
                     self.log.warning("only as LAUNCH_PARAM_x, because shells act on such names: %s", taken)
-            attempt.describe(self.app, self.cfg, known.values)
+            attempt.describe(self.app, self.cfg, known.values, is_code_ours=is_code_ours)
             self._elements = elements
         # Once more, because the frames below would be shown above the user's error.
         with final_errors():
@@ -256,20 +256,32 @@ class StepOperator(LaunchAppOperator):
         functions, texts = code_of_call(component, given, {}, literals)
         self._code = Code(functions, texts={*texts, *literals})
 
-    def _check_code_dir(self, step: TaskStep, given: str) -> None:
-        """Keep a run and earlier steps from naming a folder whose files the worker imports, or copies into the app."""
-        is_imported = step.command_type == "app" and step.app is None
-        is_copied = step.catalog and (step.catalog.project or self.model.project)
-        written = self._placement().settings.code_dir
-        if not (is_imported or is_copied) or not given or given == written:
-            return
-        from airflow_provider_launch.operators._code import is_joined
+    def _check_folders(self, place: Placement) -> bool:
+        """Keep a run and earlier steps from naming a folder of the worker; return whether the file names `code_dir`.
+
+        The worker imports the code in it, starts programs in it, or copies its files into the app. In a container it is
+        a path of the image.
+        """
         from airflow_provider_launch.operators._sources import Sources
 
+        step, given, written = self.step, place.settings, self._placement().settings
+        is_written = self._is_written(given.code_dir, written.code_dir)
+        is_imported = step.command_type == "app" and step.app is None
+        is_copied = step.catalog and (step.catalog.project or self.model.project)
+        is_on_worker = place.backend is None or not place.backend.in_containers
+        if not is_written and (is_on_worker or is_imported or is_copied):
+            folder = str(self.model.folder / given.code_dir)
+            Sources(()).check(given.code_dir, folder, "setting 'code_dir' of the executor")
+        return is_written
+
+    def _is_written(self, given: str, written: str) -> bool:
+        """Return whether the file names a folder, as a whole or in parts; `given` is the rendered text of `written`."""
+        if not given or given == written:
+            return True
+        from airflow_provider_launch.operators._code import is_joined
+
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
-        literals = {*(self._literals or ()), *re.split(r"{{|}}|['\"]", written)}
-        if not is_joined(given, literals):
-            Sources(literals).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
+        return is_joined(given, {*(self._literals or ()), *re.split(r"{{|}}|['\"]", written)})
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""
