@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -155,11 +156,16 @@ class StepOperator(LaunchAppOperator):
         self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False
     ) -> dict[str, Any]:
         """Finish a deferred task; as `LaunchAppOperator.resume`."""
+        from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         if event is None:
             return self.execute(context)
-        attempt = Attempt.resume(self, context, self._rendered_place(context))
+        place = self._rendered_place(context)
+        self._note_sources()
+        with final_errors():
+            self._check_folders(place)
+        attempt = Attempt.resume(self, context, place)
         return self._finished(
             context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started)
         )
@@ -260,7 +266,7 @@ class StepOperator(LaunchAppOperator):
         """Keep a run and earlier steps from naming a folder of the worker; return whether the file names `code_dir`.
 
         The worker imports the code in it, starts programs in it, or copies its files into the app. In a container it is
-        a path of the image.
+        a path of the image. In `data_dir` the worker makes folders.
         """
         from airflow_provider_launch.operators._sources import Sources
 
@@ -272,6 +278,9 @@ class StepOperator(LaunchAppOperator):
         if not is_written and (is_on_worker or is_imported or is_copied):
             folder = str(self.model.folder / given.code_dir)
             Sources(()).check(given.code_dir, folder, "setting 'code_dir' of the executor")
+        if not self._is_written(given.data_dir, written.data_dir):
+            folder = str(Path(given.data_dir).expanduser())
+            Sources(()).check(given.data_dir, folder, "setting 'data_dir' of the executor")
         return is_written
 
     def _is_written(self, given: str, written: str) -> bool:

@@ -48,7 +48,7 @@ def opened(write, tmp_path, monkeypatch):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "other.yaml").write_text("Container: {x: 2}\n")
 
-    def call(step: str, values: dict[str, Any]) -> Any:
+    def call(step: str, values: dict[str, Any], *, is_resumed: bool = False) -> Any:
         name = f"parts_{abs(hash(step + str(values)))}"
         write(PARTS.replace("FOLDER", str(tmp_path)), f"{name}.py")
         text = FILE.replace("command_type: app, " if "command_type" in step else "", "")
@@ -71,7 +71,7 @@ def opened(write, tmp_path, monkeypatch):
 
         monkeypatch.setattr(_run.OperatorRun, "run", launched)
         task.render_template_fields(context)
-        task.execute(context)
+        task.resume(context, {}) if is_resumed else task.execute(context)
         return found[0]
 
     return call
@@ -220,6 +220,30 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 
     opened(step.replace("DIR", "FOLDER/{{ 'other' }}"), {"path": "/elsewhere"})
     opened(step.replace("DIR", "FOLDER/other"), {"path": f"{tmp_path}/other"})
+
+
+DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}, executor: {type: local, config: {data_dir: \"DIR\"}}"
+
+
+@pytest.mark.parametrize("text", [OF_RUN, PARAM, f"FOLDER/{PARAM}"], ids=["step", "form", "part"])
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["started", "resumed"])
+def test_a_run_does_not_name_the_folder_in_which_files_of_tasks_are(
+    opened, tmp_path, text: str, is_resumed: bool
+) -> None:
+    given = "elsewhere" if text.startswith("FOLDER") else f"{tmp_path}/elsewhere"
+
+    with pytest.raises(Exception, match=r"setting 'data_dir' of the executor names .* is not written in the DAG file"):
+        opened(DATA.replace("DIR", text), {"path": given}, is_resumed=is_resumed)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["FOLDER/data", "{{ 'FOLDER' }}/data", "FOLDER/{{ params.word }}", f"{OF_RUN}/deep"])
+def test_the_file_or_the_configuration_names_the_folder_of_files(opened, tmp_path, monkeypatch, text: str) -> None:
+    if text.startswith(OF_RUN):
+        monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+
+    with pytest.raises(Exception, match="no file of the task matches"):
+        opened(DATA.replace("DIR", text), {"path": str(tmp_path), "word": "some"})
 
 
 @pytest.mark.parametrize(
