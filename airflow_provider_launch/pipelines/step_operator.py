@@ -237,7 +237,7 @@ class StepOperator(LaunchAppOperator):
 
         place = self._placement()
         ours = place.settings.env, place.options
-        self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])}
+        self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, self.workspace, *ours])}
 
     def _sources(self) -> Sources:
         # Other steps name no files, and need no code.

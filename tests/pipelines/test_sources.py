@@ -257,3 +257,27 @@ def test_the_file_or_the_configuration_names_the_folder_of_files(opened, tmp_pat
 )
 def test_what_the_author_names_is_opened(opened, tmp_path, step: str) -> None:
     assert opened(step, {"path": "/elsewhere", "own": f"{tmp_path}/secret.yaml", "n": 5}) == {"x": 1}
+
+
+STEPS = {
+    "shell": 'command_type: shell, command: "cat greeting", returns: []',
+    "app": "command_type: app, app: {name: a, roles: [{name: r, image: /, entrypoint: cat, args: [greeting]}]}",
+    "component": "command_type: app, component: parts_of_workspace.cat",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_workspace_of_a_step_is_mirrored(write, test_dag, tmp_path, step: str) -> None:
+    write(
+        "from airflow_provider_launch.specs import AppDef, Role\n"
+        "def cat() -> AppDef:\n    return AppDef('a', [Role('r', '/', entrypoint='cat', args=['greeting'])])\n",
+        "parts_of_workspace.py",
+    )
+    write("hello\n", "src/greeting")
+    text = """
+        executor: local
+        dag: {start_at: a, steps: {a: {type: task, STEP, airflow: {workspace: FOLDER/src}, next: success}}}
+        """
+    text = text.replace("FOLDER", str(tmp_path)).replace("STEP", STEPS[step])
+
+    assert test_dag(dag_from_file(write(text), f"workspace_{step}")).states["a"] == "success"
