@@ -276,11 +276,11 @@ class StepOperator(LaunchAppOperator):
         is_copied = step.catalog and (step.catalog.project or self.model.project)
         is_on_worker = place.backend is None or not place.backend.in_containers
         if not is_written and (is_on_worker or is_imported or is_copied):
-            folder = str(self.model.folder / given.code_dir)
-            Sources(()).check(given.code_dir, folder, "setting 'code_dir' of the executor")
+            folder = (self.model.folder / given.code_dir).resolve()
+            Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
         if not self._is_written(given.data_dir, written.data_dir):
-            folder = str(Path(given.data_dir).expanduser())
-            Sources(()).check(given.data_dir, folder, "setting 'data_dir' of the executor")
+            folder = Path(given.data_dir).expanduser().resolve()
+            Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
         return is_written
 
     def _is_written(self, given: str, written: str) -> bool:

@@ -739,6 +739,53 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.parametrize(
+    ("args", "conf"),
+    [
+        ({"config_dir": "TMP/conf"}, {"config_name": "one"}),
+        ({"config_name": "one"}, {"config_dir": "~/conf"}),
+        ({"config_name": "one"}, {"config_dir": "file:TMP/cwd"}),
+        ({}, {"config_name": "one"}),
+    ],
+    ids=["name", "home", "address", "default"],
+)
+def test_the_directory_of_the_worker_allows_no_other_config_of_hydra(tmp_path, monkeypatch, args, conf) -> None:
+    """A name is no path, and a path is compared as it is opened."""
+    cwd = tmp_path / "cwd"
+    for folder in (cwd, tmp_path / "conf", tmp_path / f"file:{cwd}"):
+        folder.mkdir(parents=True)
+        (folder / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
+    (tmp_path / "launchconfig").write_text(f"[component:utils.hydra]\nconfig_dir = {tmp_path}/conf\n")
+    monkeypatch.setenv("AIRFLOW__LAUNCH__CONFIG_FILE", str(tmp_path / "launchconfig"))
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(cwd))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # Hydra takes an address for the path of a folder whose name begins with `file:`.
+    monkeypatch.chdir(tmp_path if "file:" in str(conf) else cwd)
+    monkeypatch.setitem(support.RUN, "conf", {name: text.replace("TMP", f"{tmp_path}") for name, text in conf.items()})
+    written = {name: text.replace("TMP", f"{tmp_path}") for name, text in args.items()}
+
+    found = ran(
+        component="utils.hydra",
+        component_args={**written, **{name: f"{{{{ dag_run.conf['{name}'] }}}}" for name in conf}},
+    )
+
+    assert REFUSED in str(found.error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("names", [["config_dir"], ["config_name"], ["config_dir", "config_name"]])
+def test_a_config_of_hydra_in_an_allowed_folder_is_read(tmp_path, monkeypatch, names: list[str]) -> None:
+    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+    values = {"config_dir": str(tmp_path), "config_name": "one"}
+    monkeypatch.setitem(support.RUN, "conf", values)
+    templates = {name: f"{{{{ dag_run.conf['{name}'] }}}}" for name in names}
+
+    found = ran(component="utils.hydra", component_args={**values, **templates})
+
+    assert "must give an AppDef, not dict" in str(found.error)
+
+
 def test_without_hydra_a_task_names_the_extra(tmp_path, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "hydra"]:
         monkeypatch.delitem(sys.modules, name)
