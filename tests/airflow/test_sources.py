@@ -533,6 +533,54 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
     assert "no.sock" in str(found.error)
 
 
+@pytest.mark.parametrize("host", ["10.255.255.1:2375", "127.0.0.1:9", "localhost:9"])
+def test_an_address_without_a_scheme_is_no_path(monkeypatch, tmp_path, host: str) -> None:
+    """Docker takes it for one of TCP, also if the directory of the worker is allowed."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(support.RUN, "conf", {"host": host})
+    cfg = {"image_repo": "registry.example/x", "build_host": "{{ dag_run.conf['host'] }}"}
+
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    assert f"option build_host names {host!r}, which {REFUSED}" in str(found.error)
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"tcp://{host}")
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    assert REFUSED not in str(found.error)
+
+
+@pytest.mark.parametrize(
+    ("repository", "allowed", "of_connection", "is_allowed"),
+    [
+        ("registry.example/team/a", "", None, False),
+        ("registry.example/team/a", "CWD", None, False),
+        ("registry.example/team/../a", "docker://registry.example/team", None, False),
+        ("registry.example/team/a", "docker://registry.example/team", None, True),
+        ("registry.example/team/a", "", "registry.example/team", False),
+        ("registry.example/team/a", "", "registry.example/team/a", True),
+    ],
+    ids=["unknown", "directory", "above", "allowed", "other", "connection"],
+)
+def test_a_run_does_not_choose_to_whom_an_image_is_pushed(
+    monkeypatch, tmp_path, repository: str, allowed: str, of_connection: str | None, is_allowed: bool
+) -> None:
+    """The image has the files of the workspace, and the push needs a login of the worker."""
+    extra = {"host": "tcp://127.0.0.1:9", **({"image_repo": of_connection} if of_connection else {})}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", allowed.replace("CWD", str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(support.RUN, "conf", {"repository": repository})
+    cfg = {"image_repo": "{{ dag_run.conf['repository'] }}"}
+
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    if is_allowed:
+        assert "tcp://127.0.0.1:9" in str(found.error)
+    else:
+        assert f"option image_repo names {repository!r}, which {REFUSED}" in str(found.error)
+
+
 FIELD = "[FIELD_PATH]spec.nodeName"
 NOT_A_FIELD = "variable NODE begins with [FIELD_PATH], which stands for a field of the pod, and came from a template"
 
