@@ -534,7 +534,7 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
 
 
 @pytest.mark.parametrize("host", ["10.255.255.1:2375", "127.0.0.1:9", "localhost:9"])
-def test_an_address_without_a_scheme_is_no_path(monkeypatch, tmp_path, host: str) -> None:
+def test_an_address_without_a_scheme_is_not_a_path(monkeypatch, tmp_path, host: str) -> None:
     """Docker takes it for one of TCP, also if the directory of the worker is allowed."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -798,7 +798,7 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     ids=["name", "home", "address", "default"],
 )
 def test_the_directory_of_the_worker_allows_no_other_config_of_hydra(tmp_path, monkeypatch, args, conf) -> None:
-    """A name is no path, and a path is compared as it is opened."""
+    """A name is not compared as a path, and a path as it is opened."""
     cwd = tmp_path / "cwd"
     for folder in (cwd, tmp_path / "conf", tmp_path / f"file:{cwd}"):
         folder.mkdir(parents=True)
