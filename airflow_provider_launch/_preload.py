@@ -20,6 +20,7 @@ MODULES = (
     "operators._data",
     "operators._run",
     "operators._sources",
+    "operators._written",
     "pipelines.apps",
     "pipelines.attempt",
     "pipelines.dags",

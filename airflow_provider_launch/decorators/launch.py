@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, cast, overload
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_launch._airflow import arguments_for
-from airflow_provider_launch.operators.launch import LaunchAppOperator, input_of_run
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -50,11 +50,6 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         super().__init__(python_callable=python_callable, app=python_callable, **kwargs)
         self._is_app_made = True
 
-    @property
-    def _app_fields(self) -> tuple[Any, ...]:
-        """Return the arguments of the function, and the workspace."""
-        return (None, self.workspace, self.op_args, self.op_kwargs)
-
     def execute(self, context: Context) -> Any:
         """Launch the app that the function returns; as `LaunchAppOperator.execute`."""
         from airflow_provider_launch._task.errors import final_errors
@@ -70,7 +65,6 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch.specs.roles import AppDef
 
         arguments = arguments_for(self, self.python_callable, self.op_args, {**context, **self.op_kwargs})
-        self._note_code()
         app = self.python_callable(*self.op_args, **arguments)
         if not isinstance(app, (AppDef, Mapping)):
             with final_errors():
@@ -85,6 +79,9 @@ class _AppTask(_TaskDecorator[Any, Any, Any]):
     """The decorated function; knows the arguments of a mapped task that come from a run."""
 
     def _expand(self, expand_input: Any, *, strict: bool) -> Any:
+        # Imported here, because each parse of each DAG file pays for the imports at the top.
+        from airflow_provider_launch.operators._written import input_of_run
+
         return super()._expand(input_of_run(expand_input), strict=strict)
 
 

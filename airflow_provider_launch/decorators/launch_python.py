@@ -13,7 +13,7 @@ from airflow_provider_launch.functions.app import role_app
 from airflow_provider_launch.functions.arguments import check_json, defaults_of, parameters_of
 from airflow_provider_launch.functions.quick_check import surely_travels
 from airflow_provider_launch.functions.source import source_of
-from airflow_provider_launch.operators.launch import LaunchAppOperator, input_of_run
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,6 +36,7 @@ _TEXTS = frozenset(
     {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "run_id", "params", "task_instance_key_str"}
 )
 """Parts of Airflow's context that JSON can hold, and that are the same in each try."""
+_OWN_KEYS = ("handle", "app", "return_value")
 _NOT_TAKEN = {
     "app": "the function is the app; leave `app` out",
     "component": "the function is the app; leave `component` out",
@@ -53,6 +54,7 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
     """Launches the function, and returns its value."""
 
     custom_operator_name = _NAME
+    _builds_app = False
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *LaunchAppOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **DecoratedOperator.template_fields_renderers,
@@ -130,6 +132,8 @@ class _LaunchPythonOperator(DecoratedOperator, LaunchAppOperator):
         if self._read is None or self._read[0] is not outcome:
             result = outcome["result"]
             value = values_of(result or [], MOST_RESULTS_BYTES) if self._gather else value_of(result)
+            if self.multiple_outputs and isinstance(value, Mapping):
+                _refuse_own_keys(value)
             self._read = outcome, value
         return self._read[1]
 
@@ -156,6 +160,8 @@ class _FunctionTask(_TaskDecorator[Any, Any, Any]):
             _check_arguments(self.function, self.kwargs.get("op_args") or (), partial)
             for _, path, each in items:
                 check_json(each, path, _is_later)
+        from airflow_provider_launch.operators._written import input_of_run
+
         return super()._expand(input_of_run(expand_input), strict=strict)
 
 
@@ -196,6 +202,17 @@ def _refuse(kwargs: Mapping[str, Any], given: Container[str], function: Callable
                 f"parameter {name!r} of {function.__name__!r} is a part of Airflow's context that stays on the "
                 f"worker; pass what the function needs, for example by a template"
             )
+
+
+def _refuse_own_keys(value: Mapping[str, Any]) -> None:
+    """Refuse keys that Airflow would store in place of the launcher's XComs, such as the app that a sensor follows."""
+    from airflow_provider_launch.specs.errors import InvalidAppError
+
+    if taken := [name for name in value if name in _OWN_KEYS or str(name).startswith("launch_")]:
+        raise InvalidAppError(
+            f"the function returned {taken[0]!r}, under which the launcher stores an XCom; use another name, or "
+            f"multiple_outputs=False"
+        )
 
 
 def _check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
+import importlib.util
 import inspect
 import linecache
 import os
@@ -13,15 +15,24 @@ import sysconfig
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePath
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 from airflow_provider_launch.operators._sources import strings_in
+from airflow_provider_launch.operators.templates import is_plain_object
 
 _MOST_PARTS = 64
 """Most parts of a path that is searched."""
 _MOST_MODULES = 100
+_DEEPEST = 4
+"""Most objects inside of each other whose attributes are read."""
+_TRIES = 5
+_CONTAINERS = (str, PurePath, list, tuple, set, frozenset, dict, MappingProxyType)
+"""Not all mappings, because Airflow names the run in `os.environ`."""
+_OWN = __name__.partition(".")[0]
+_WORKSPACES = ("Workspace", "from_str")
 _LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     f"{Path(__file__).parents[1]}{os.sep}",
@@ -36,7 +47,7 @@ class Code:
     attributes that these modules name; and, as the start of a path, the folders of the modules.
 
     Args:
-        functions: functions, objects that can be called, and results of `functools.partial`.
+        functions: functions, objects that can be called, results of `functools.partial`, and classes.
         dag_file: path of the file of the DAG; it may be missing.
         texts: others that authors or the administrator wrote.
     """
@@ -46,8 +57,9 @@ class Code:
         self._starts: set[str] = set()
         self._marks: set[str] = set()
         self._modules: set[str] = set()
+        self._packages: set[str] = set()
         for function in functions:
-            self._read_function(function)
+            self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
         self._read_file(dag_file, {})
         self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
@@ -72,10 +84,14 @@ class Code:
             return top not in self._older and os.lstat(self._temporary / top).st_uid == os.geteuid()
         return False
 
-    def _read_function(self, function: Any) -> None:
+    def read(self, function: Any) -> None:
+        """Add the texts of one more function or class."""
+        if isinstance(function, type):
+            self._read_module(function.__module__)
+            return
         if isinstance(function, functools.partial):
             self._read_values([function.args, function.keywords])
-            self._read_function(function.func)
+            self.read(function.func)
             return
         function = inspect.unwrap(function)
         method = function if inspect.isroutine(function) else function.__call__
@@ -86,26 +102,60 @@ class Code:
         for cell in getattr(function, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 self._read_values([cell.cell_contents])
-        own = [getattr(function, "__defaults__", None) or (), *(code.co_consts for code in _codes_of(function))]
-        self._marks |= {text for texts in own for text in texts if isinstance(text, str) and text and _is_mark(text)}
-        with contextlib.suppress(TypeError):  # a function of C has no file
-            self._read_file(inspect.getsourcefile(function) or "", getattr(function, "__globals__", {}))
+        with contextlib.suppress(TypeError, AttributeError):  # a function of C has no file
+            file = inspect.getsourcefile(function) or ""
+            self._packages.update(_package_of(file))
+            self._read_file(file, function.__globals__)
+            self._read_marks(function)
+
+    def _read_marks(self, function: Any) -> None:
+        """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
+        code = function.__code__
+        rows = [row for each in _codes(code) for *_, row in each.co_lines() if row]
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
+            self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
+        own = inspect.signature(function).parameters.get("workspace")
+        if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
+            self._marks.add(own.default)
+
+    def _read_module(self, name: str) -> None:
+        """Read a module of an author by its name, also one that a function has not imported yet."""
+        module = sys.modules.get(name)
+        spec = None if module else _found(name)
+        file = getattr(module, "__file__", None) or (spec.origin if spec and spec.has_location else None)
+        # The loader of a zip archive finds the source by these variables.
+        variables = vars(module) if module else {"__name__": name, "__loader__": spec and spec.loader}
+        if file and not self._is_library(file, variables):
+            self._read_file(file, variables)
+
+    def _is_library(self, file: str, variables: dict[str, Any]) -> bool:
+        """Return whether an author of apps did not write a module; an installed package with components counts."""
+        if not is_library(file) or not _package_of(file).isdisjoint(self._packages):
+            return False
+        # Such a package imports this one.
+        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if _package_of(file) else ()))
+        self._packages.update(_package_of(file) if is_of_author else ())
+        return not is_of_author
 
     def _read_file(self, file: str, variables: dict[str, Any]) -> None:
         """Read a module and those that it imports; nothing if there is no such file."""
-        # The variables let the loader of a zip archive find the source.
         lines = linecache.getlines(file, variables) if file not in self._modules else []
         if not lines or len(self._modules) >= _MOST_MODULES:
             return
         self._modules.add(file)
         names: set[str] = set()
-        with contextlib.suppress(SyntaxError, ValueError):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
                 names.update(code.co_names, code.co_freevars)
                 self._read_values([code.co_consts])
+            for name in _imports_in(_tree("".join(lines), file), str(variables.get("__package__") or "")):
+                self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
-            self._read_values([folders] if "__file__" in names else ())
+            # Of "f.py" also "f", for `Path(__file__).with_suffix(".yaml")`.
+            self._read_values([folders, file, Path(file).stem] if "__file__" in names else ())
+            self._starts |= {tempfile.gettempdir()} if "gettempdir" in names else set()
             self._starts |= {str(parent) for each in folders for parent in (each, *each.parents)}
         self._read_values(value for name, value in variables.items() if not name.startswith("__"))
         self._read_attributes([value for name, value in variables.items() if name in names], names)
@@ -118,7 +168,7 @@ class Code:
             module = value if is_module else sys.modules.get(str(getattr(value, "__module__", None)))
             file = getattr(module, "__file__", None) or ""
             # A folder of modules may have no file, and neither do the modules of C.
-            if _is_library(file) if file else not hasattr(value, "__path__"):
+            if self._is_library(file, vars(module)) if file else not hasattr(value, "__path__"):
                 continue
             self._read_file(file, vars(module))
             if is_module or isinstance(value, type):
@@ -127,21 +177,79 @@ class Code:
                 values += [each for each in found if isinstance(each, (ModuleType, type)) and id(each) not in seen]
                 seen.update(map(id, found))
 
-    def _read_values(self, values: Iterable[Any]) -> None:
+    def _read_values(self, values: Iterable[Any], depth: int = 0) -> None:
         for value in values:
             each = value.value if isinstance(value, Enum) else value
-            # Not os.environ, in which Airflow names the run.
-            if type(each) in {dict, list, tuple, set, frozenset} or isinstance(each, (str, PurePath)):
-                with contextlib.suppress(RecursionError, RuntimeError):  # it contains itself, or changes
+            with contextlib.suppress(RecursionError, RuntimeError):  # it contains itself, or changes
+                if isinstance(each, _CONTAINERS) or is_plain_object(each):
                     self.texts.update(strings_in(each))
+                elif depth < _DEEPEST and _is_of_author(type(each)):
+                    self._read_values([*getattr(each, "__dict__", {}).values()], depth + 1)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Return whether a module belongs to Python or an installed package."""
     return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
 
 
-def _codes_of(function: Any) -> Iterator[CodeType]:
-    yield from _codes(function.__code__) if hasattr(function, "__code__") else ()
+def _package_of(file: str) -> set[str]:
+    """Return the installed package with this file, as a set; empty for our own and Airflow's, and for other files."""
+    found = re.match(r".*/(?:site|dist)-packages/([^/]+)", file)
+    return set() if found is None or found[1] in {_OWN, "airflow"} else {found[0]}
+
+
+def _is_of_author(kind: type) -> bool:
+    """Return whether objects of the class are settings of an author, and not modules, functions or of a library."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind is SimpleNamespace or (file is not None and not is_library(file))
+
+
+def _found(name: str) -> Any:
+    """Return where a module would be imported from, without importing it or its package; None if nowhere."""
+    found, places = None, None
+    steps = name.split(".")
+    for at in range(len(steps)):
+        if at and not places:
+            return None
+        with contextlib.suppress(Exception):  # those of finders
+            found = PathFinder.find_spec(".".join(steps[: at + 1]), places)
+        if found is None:
+            return None
+        places = found.submodule_search_locations
+    return found
+
+
+def _tree(text: str, file: str) -> ast.AST:
+    # Python 3.11 raises a SystemError if a destructor parses code at the same time.
+    for _ in range(_TRIES):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text, file)
+    return ast.Module([], [])
+
+
+def _imports_in(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that code may import, also inside of functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError, ValueError):  # no package
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:
+    """Yield the marks that these lines write as a workspace, and not to cut or join texts."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not first <= node.lineno <= last:
+            continue
+        is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
+        given = [*node.args] if is_workspace else []
+        for each in (*given, *(one.value for one in node.keywords if is_workspace or one.arg == "workspace")):
+            parts = each.keys if isinstance(each, ast.Dict) else [each]
+            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            yield from (text for text in texts if text and _is_mark(text))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -36,25 +36,40 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
-    function = _function(task)
+    _check_component(task)
+    function = function_of(task)
     _check_configs(task, function)
-    if task._literals is not None:  # noqa: SLF001 - part of the operator
-        task._note_code()  # noqa: SLF001
     app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
     check_app(app)
     return app
 
 
+def _check_component(task: LaunchAppOperator) -> None:
+    """Refuse a component that a run names; an operator built on this one may name any in its code."""
+    written, name = task._written, task.component  # noqa: SLF001 - part of the operator
+    if written is None or name in written.components:
+        return
+    if written.code is None or name not in written.code.texts:
+        raise InvalidAppError(
+            f"component {name!r} is not written in the DAG file or in the class of the operator: it may come from a "
+            f"run, and the worker would import it; write it there"
+        )
+    written.code.read(function_of(task))
+
+
 def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
-    literals = task._literals  # noqa: SLF001 - part of the operator
-    if literals is None or not _is_hydra(function):
+    written = task._written  # noqa: SLF001 - part of the operator
+    if written is None or not is_hydra(function):
         return
     of_deployment = _defaults(task)
-    given = bound_args(function, _arguments(task.component_args), of_deployment).kwargs
+    arguments = _arguments(task.component_args)
+    given = bound_args(function, arguments, of_deployment).kwargs
     defaults = bound_args(function, {}, {"config_name": "", **of_deployment}).kwargs
     # Also as a part of an argument: `--config_dir=conf`.
-    written = {*literals, *(text.partition("=")[2] for text in literals if "{" not in text)}
-    check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, written)
+    texts = {*written.texts, *(text.partition("=")[2] for text in written.texts if "{" not in text)}
+    check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, texts)
+    if written.code is not None:
+        written.code.texts.update(texts_of_config(function, arguments, of_deployment, written.texts))
 
 
 def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], written: Collection[str]) -> None:
@@ -68,7 +83,7 @@ def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], wri
     Raises:
         InvalidAppError: directory or name is not written in the file.
     """
-    for name in ("config_dir", "config_name") if _is_hydra(function) else ():
+    for name in ("config_dir", "config_name") if is_hydra(function) else ():
         if name in given:
             text = str(given[name])
             # As the component opens it. A name in its default directory is in no allowed folder.
@@ -78,20 +93,13 @@ def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], wri
             Sources(written).check(text, location, f"argument {name} of component 'utils.hydra'")
 
 
-def code_of_component(task: LaunchAppOperator) -> tuple[list[Any], list[str]]:
-    """Return the functions and texts of which `_code.Code` consists for the component of a task."""
-    arguments, defaults = _arguments(task.component_args), _defaults(task)
-    functions, texts = code_of_call(_function(task), arguments, defaults, task._literals or ())  # noqa: SLF001 - part of the operator
-    return functions, [*texts, *strings_in(defaults)]
-
-
-def code_of_call(
+def texts_of_config(
     function: Callable[..., AppDef],
     arguments: Mapping[str, Any] | list[Any],
     defaults: Mapping[str, str],
     literals: Collection[str],
-) -> tuple[list[Any], list[str]]:
-    """Return a component; for `utils.hydra`, which calls others, the texts in its config instead.
+) -> list[str]:
+    """Return the texts in the config of `utils.hydra` that no data of a run changes.
 
     Args:
         function: the component.
@@ -99,18 +107,17 @@ def code_of_call(
         defaults: arguments in the configuration of the deployment.
         literals: the strings in the file of the DAG or pipeline, to know which overrides are written there.
     """
-    if not _is_hydra(function):
-        return [function], []
     from airflow_provider_launch.components._hydra import written_part
 
     # The component itself reports a config or override that cannot be used, or that Hydra is missing.
     with contextlib.suppress(Exception):
         given = bound_args(function, arguments, defaults)
-        return [], [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
-    return [], []
+        return [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
+    return []
 
 
-def _is_hydra(function: Callable[..., AppDef]) -> bool:
+def is_hydra(function: Callable[..., AppDef]) -> bool:
+    """Return whether the component is `utils.hydra`, which calls functions that its config names."""
     return (function.__module__, function.__name__) == (f"{_BUILTIN}utils", "hydra")
 
 
@@ -120,7 +127,7 @@ def check_component(task: LaunchAppOperator) -> None:
     Raises:
         InvalidAppError: as in `component_app`.
     """
-    function = _function(task)
+    function = function_of(task)
     if is_open(task.component_args):
         return
     arguments = _arguments(task.component_args)
@@ -142,7 +149,7 @@ def refuse_missing_script(task: LaunchAppOperator, app: AppDef) -> None:
     Raises:
         InvalidAppError: names the directory, and the workspace that is missing.
     """
-    function, role = _function(task), app.roles[0]
+    function, role = function_of(task), app.roles[0]
     if task.workspace or role.workspace or not function.__module__.startswith(_BUILTIN):
         return
     script = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs.get("script") or ""
@@ -158,7 +165,7 @@ def refuse_missing_script(task: LaunchAppOperator, app: AppDef) -> None:
 
 def takes_text(task: LaunchAppOperator, name: str, value: object) -> bool:
     """Return whether templates in this argument are rendered to a string: "3.10" must not become 3.1."""
-    return gives_text(_function(task), name, value)
+    return gives_text(function_of(task), name, value)
 
 
 def is_open(value: object) -> bool:
@@ -195,8 +202,13 @@ def _defaults(task: LaunchAppOperator) -> dict[str, str]:
     return deployment().component_defaults(str(task.component))
 
 
-def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
-    name: object = task.component
+def function_of(task: LaunchAppOperator, component: object = None) -> Callable[..., AppDef]:
+    """Return the component of a task, or one that the task may have if it is mapped.
+
+    Raises:
+        InvalidAppError: there is no such component.
+    """
+    name = task.component if component is None else component
     if not isinstance(name, str):
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")
     path, colon, function = name.rpartition(":")

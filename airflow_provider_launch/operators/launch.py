@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, XComArg
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.callbacks import Callback
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
-    from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.operators._sources import Sources
+    from airflow_provider_launch.operators._written import Written
     from airflow_provider_launch.schedulers.logs import Stream
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
     from airflow_provider_launch.specs.roles import AppDef
@@ -128,7 +128,8 @@ class LaunchAppOperator(BaseOperator):
         RequestLink(),
     )
     ui_color = "#d9ecf2"
-    _code: Code | None
+    _builds_app: ClassVar[bool] = True
+    """Whether a function of the task builds the app; for one of a decorator it may be the program of the app."""
     _pushes_app: ClassVar[bool] = True
     """Whether XComs `handle` and, after a success, `app` are pushed; operators built on this one may have their own."""
 
@@ -204,11 +205,10 @@ class LaunchAppOperator(BaseOperator):
         self.ui_pages: Mapping[str, str] = {}
         self._killed = False
         self._killer: CancelThread | None = None
-        self._literals: set[str] | None = None
-        self._is_app_made, self._function = component is not None or callable(app), app if callable(app) else None
-        """Whether a function builds the app, otherwise the field `app` contains it; the function given as `app`."""
-        self._code, self._are_args_written = None, True
-        """The texts that the function could name before its call; whether the DAG file has all arguments."""
+        self._written: Written | None = None
+        """The part of the authors of the DAG file; None if no template was rendered."""
+        self._is_app_made = component is not None or callable(app)
+        """Whether a function builds the app, otherwise the field `app` contains it."""
         self._marks_data = self._keeps_types = self._is_option = False
         self._marked_args: Any = None
         self._unmarked_args: Any = None
@@ -224,7 +224,7 @@ class LaunchAppOperator(BaseOperator):
         """Return the operator with some of its arguments; `expand` adds the others for each mapped task."""
         _refuse_peer_arguments(kwargs, cls)
         made = super().partial(**kwargs)
-        made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
+        made.__class__ = partial_class(type(made))  # type: ignore[arg-type]
         return made
 
     def _check_arguments(self) -> None:
@@ -289,9 +289,10 @@ class LaunchAppOperator(BaseOperator):
             )
         if self.component is not None:
             from airflow_provider_launch.operators._component import check_component
+            from airflow_provider_launch.operators._written import is_from_mapped
 
             # On the worker its arguments may come from a run, so nothing is called before they are checked.
-            if not getattr(self, _FROM_MAPPED, False):
+            if not is_from_mapped(self):
                 check_component(self)
         elif self.component_args is not None:
             raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
@@ -443,22 +444,24 @@ class LaunchAppOperator(BaseOperator):
             return _with_masks(settled_app(rendered) if marks else rendered)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
-        # Nothing was rendered or resolved in them.
-        self._are_args_written = not is_external and _is_plain(content) and self._unmarked_args == content
         _register_field(self._unmarked_args)
         return self._unmarked_args
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
-        # Airflow calls the function of `app` in here, also for mapped tasks.
-        if parent is self and self._function is not None and callable(self.app):
-            self._note_code()
+        # Airflow calls the function of `app` in here, and this also for mapped tasks.
+        if parent is self and self._written is None:
+            self._written = self._written_part()
         super()._do_render_template_fields(parent, *args, **kwargs)
+
+    def _written_part(self) -> Written:
+        """Return the part of the DAG file, before templates are rendered; for operators built on this one."""
+        from airflow_provider_launch.operators._written import is_from_mapped, written_in, written_in_mapped
+
+        return written_in_mapped(self) if is_from_mapped(self) else written_in(self)
 
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if content is not None and any(content is field for field in (*self._app_fields, self.cfg)):
-            self._note_strings(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
         from airflow_provider_launch.util.openapi_models import is_model, plain
 
@@ -536,46 +539,21 @@ class LaunchAppOperator(BaseOperator):
         is_cfg = content is self.cfg and isinstance(content, Mapping)
         return is_cfg or any(content is field for field in (self.launch_conn_id, self.workspace, self.checkpoint_dir))
 
-    @property
-    def _app_fields(self) -> tuple[Any, ...]:
-        """The fields that may name files and addresses; the app comes first."""
-        return (self.app, self.workspace, self.component_args, self.cfg)
-
-    def _note_strings(self, content: Any, seen_oids: set[int] | None) -> None:
-        """Collect the strings of the DAG file before they are rendered."""
-        from airflow_provider_launch.operators._sources import strings_in
-
-        self._literals = {*(self._literals or ()), *strings_in(content, seen_oids or ())}
-
     def _sources(self) -> Sources:
         """Return which files and addresses the app may name.
 
         These are the files and addresses in the DAG file, and those in the code of the function that builds the app.
         """
         from airflow_provider_launch.operators._sources import Sources
+        from airflow_provider_launch.operators._written import is_from_mapped
 
-        if not self._is_app_made:
-            return Sources(self._literals)
-        if self._code is None:
-            self._note_code()
-        is_free = self.component is not None and self._are_args_written
-        return Sources(self._literals, self._code, is_free=is_free)
-
-    def _note_code(self) -> None:
-        """Collect what the function may name, before it is called."""
-        from airflow_provider_launch.operators._code import Code
-
-        functions, texts = [] if self._function is None else [self._function], list[str]()
-        if self.component is not None:
-            from airflow_provider_launch.operators._component import code_of_component
-
-            functions, texts = code_of_component(self)
-        dag = self.get_dag()
-        self._code = Code(functions, dag.fileloc if dag and dag.fileloc else "", texts)
-
-
-_FROM_MAPPED = "_BaseOperator__from_mapped"
-"""Whether Airflow made the task on the worker, from a mapped one and values of the run."""
+        written = self._written
+        if written is None:
+            return Sources(None)
+        is_free = self.component is not None and any(self.component_args == each for each in written.args)
+        # The author of an operator built on this one may make an app of the mapped values.
+        uses_code = self._is_app_made or is_from_mapped(self)
+        return Sources(written.texts, written.code if uses_code else None, is_free=is_free)
 
 
 def _as_app(value: Any) -> AppDef:
@@ -652,69 +630,32 @@ def _set_upstream(task: Any, fields: Iterable[object]) -> None:
                 XComArg.apply_upstream_relationship(task, later)
 
 
-def input_of_run(given: Any, *, of_function: bool = True) -> Any:
-    """Return the input of a mapped task such that all values of a run count as such.
-
-    Airflow does not count texts and mappings in the output of a task that `.expand_kwargs` takes.
-
-    Args:
-        given: the input.
-        of_function: whether it has arguments of a function, which may have any names, and not of the operator.
-    """
-    kind: Any = type(given)
-    return _input_of_run(kind, of_function)(given.value) if given.EXPAND_INPUT_TYPE == "list-of-dicts" else given
-
-
 @functools.cache
-def _input_of_run(base: Any, of_function: bool) -> Any:
-    class InputOfRun(base):  # type: ignore[misc]
-        def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
-            mapping, seen_oids = super().resolve(context)
-            is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
-            if "component" in mapping and not is_written and not of_function:
-                _refuse_component_of_run()
-            return mapping, seen_oids if is_written else {*seen_oids, *map(id, mapping.values())}
+def partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
+    """Return a class of partial operators whose mapped tasks know what comes from a run."""
 
-    return InputOfRun
-
-
-def _refuse_component_of_run() -> NoReturn:
-    from airflow_provider_launch.specs.errors import InvalidAppError
-
-    with _final_errors():
-        raise InvalidAppError("component comes from a run, and the worker would import it; write it into the DAG file")
-
-
-@functools.cache
-def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
     class Partial(base):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
         def expand(self, **mapped_kwargs: Any) -> MappedOperator:
             _refuse_peer_arguments(mapped_kwargs, self.operator_class)
             if hasattr(mapped_kwargs.get("component"), "resolve"):
-                _refuse_component_of_run()
-            return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
+                from airflow_provider_launch.operators._written import refuse_component_of_run
+
+                refuse_component_of_run()
+            return self._mapped(super().expand(**mapped_kwargs), mapped_kwargs)
 
         def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-            task = self._with_upstream(super().expand_kwargs(kwargs, strict=strict), kwargs)
-            task.expand_input = input_of_run(task.expand_input, of_function=False)
-            return task
+            return self._mapped(super().expand_kwargs(kwargs, strict=strict), kwargs)
 
-        def _with_upstream(self, task: MappedOperator, mapped: object) -> MappedOperator:
+        def _mapped(self, task: MappedOperator, mapped: object) -> MappedOperator:
+            from airflow_provider_launch.operators._written import input_of_run
+
             _set_upstream(task, (self.kwargs, mapped))
+            task.expand_input = input_of_run(task.expand_input, operator=self.operator_class)
             return task
 
     return Partial
-
-
-def _is_plain(value: object) -> bool:
-    """Return whether the value consists of texts, numbers, lists and dicts only."""
-    if isinstance(value, Mapping):
-        return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in {str, int, float, bool}
 
 
 def _has_xcom(value: object) -> bool:

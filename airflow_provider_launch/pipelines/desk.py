@@ -118,7 +118,7 @@ class DeskRun:
         make_dirs(self._folder)
         self._given.update(values)
         self._save()
-        known = parameters.merged({**self._model.parameters, **parameters.from_environment(), **self._given}, [])
+        known = parameters.of_run({**self._model.parameters, **parameters.from_environment(), **self._given})
         state = _State(known)
         is_success = self._graph(self._model.graph, "", "", state)
         return state.known.values if is_success else None

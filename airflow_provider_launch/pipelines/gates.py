@@ -63,13 +63,20 @@ class Scope:
 def known_parameters(
     context: Context, sources: Sequence[Source], scope: Scope
 ) -> tuple[parameters.Known, dict[str, Any]]:
-    """Return the parameters that a task sees, and the elements of the enclosing maps."""
+    """Return the parameters that a task sees, and the elements of the enclosing maps.
+
+    Raises:
+        AirflowFailException: Airflow cannot store a parameter of the run.
+    """
+    from airflow_provider_launch._task.errors import final_errors
+
     ti = context["ti"]
     if len(sources) > 1:
         # Where paths join. A task that ran before Clear and is skipped now still has its old values.
         sources = _of_taken_paths(ti, sources, scope)
     found = passed_on(ti, sources, scope)
-    known = parameters.merged(dict(context["params"]), [])
+    with final_errors():
+        known = parameters.of_run(dict(context["params"]))
     elements: dict[str, Any] = {}
     if scope.fan_out:
         items = ti.xcom_pull(task_ids=scope.fan_out, map_indexes=-1)

@@ -63,17 +63,17 @@ class Known:
         return cls(dict(value.get("values") or {}), dict(value.get("orders") or {}))
 
 
-def merged(params: Mapping[str, Any], sources: Iterable[object]) -> Known:
-    """Return the parameters that a step sees.
+def of_run(params: Mapping[str, Any]) -> Known:
+    """Return the parameters that a run gives, of any names.
 
-    Args:
-        params: the params of the run.
-        sources: the XComs of earlier steps.
+    Raises:
+        InvalidAppError: Airflow cannot store a value, or would make an object of it for the next step.
     """
-    known = Known(dict(params), dict.fromkeys(params, -1))
-    for source in sources:
-        known.add(Known.from_json(source))
-    return known
+    try:
+        check_result(dict(params))
+    except InvalidAppError as error:
+        raise InvalidAppError(f"the parameters of the run cannot be passed on: {error}") from error
+    return Known(dict(params), dict.fromkeys(params, -1))
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from airflow_provider_launch.operators._sources import Sources
+    from airflow_provider_launch.operators._written import Written
     from airflow_provider_launch.pipelines.attempt import Attempt
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
@@ -78,7 +78,6 @@ class StepOperator(LaunchAppOperator):
         if scope.group:
             kwargs.setdefault("map_index_template", f"{{{{ {_ELEMENT} | default(ti.map_index) }}}}")
         super().__init__(app=_built_later, launch_conn_id=place.conn_id, cfg=dict(place.options), **kwargs)
-        self._function = None
         self.model = model
         self.step = step
         self.place = place
@@ -231,36 +230,38 @@ class StepOperator(LaunchAppOperator):
             return Objects(values)
         return readable(values, self.dag.task_dict, self.scope.folders_of(map_index))
 
+    def _written_part(self) -> Written:
+        """Return nothing: `execute` notes it, because the placeholders of a connection are part of it."""
+        from airflow_provider_launch.operators._written import Written
+
+        return Written()
+
     def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
         from airflow_provider_launch.operators._sources import strings_in
+        from airflow_provider_launch.operators._written import Written
 
         place = self._placement()
         ours = place.settings.env, place.options
-        self._literals = {*strings_in([self.model.parameters, self.step.app, self.step.args, self.workspace, *ours])}
+        fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
+        self._written = Written({*strings_in(fields)})
+        if self.step.command_type == "app":  # other steps name no files, and need no code
+            from airflow_provider_launch.operators._code import Code
 
-    def _sources(self) -> Sources:
-        # Other steps name no files, and need no code.
-        if self.step.command_type == "app":
-            return super()._sources()
-        from airflow_provider_launch.operators._sources import Sources
-
-        return Sources(self._literals)
-
-    def _note_code(self) -> None:
-        from airflow_provider_launch.operators._code import Code
-
-        self._code = Code(texts=self._literals or ())
+            self._written.code = Code(texts=self._written.texts)
 
     def _before_component(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
         # Imported here, because most steps name no component.
         from airflow_provider_launch.operators._code import Code
-        from airflow_provider_launch.operators._component import check_configs, code_of_call
+        from airflow_provider_launch.operators._component import check_configs, is_hydra, texts_of_config
 
-        literals = self._literals or set()
-        check_configs(component, given, literals)
-        functions, texts = code_of_call(component, given, {}, literals)
-        self._code = Code(functions, texts={*texts, *literals})
+        assert self._written is not None
+        texts = self._written.texts
+        check_configs(component, given, texts)
+        if is_hydra(component):
+            self._written.code = Code(texts={*texts, *texts_of_config(component, given, {}, texts)})
+        else:
+            self._written.code = Code([component], texts=texts)
 
     def _check_folders(self, place: Placement) -> bool:
         """Keep a run and earlier steps from naming a folder of the worker; return whether the file names `code_dir`.
@@ -290,7 +291,8 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.operators._code import is_joined
 
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
-        return is_joined(given, {*(self._literals or ()), *re.split(r"{{|}}|['\"]", written)})
+        texts = self._written.texts if self._written else ()
+        return is_joined(given, {*texts, *re.split(r"{{|}}|['\"]", written)})
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -19,6 +19,7 @@ from airflow_provider_launch.links.launch import (
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
@@ -128,6 +129,15 @@ class AppStatusSensor(BaseSensorOperator):
                 trigger_cls=_TRIGGER, trigger_kwargs=self._trigger_kwargs(resolvable), next_method="resume"
             )
             self.start_from_trigger = True
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Return the sensor with some of its arguments; `expand` adds the others for each mapped task."""
+        from airflow_provider_launch.operators.launch import partial_class
+
+        made = super().partial(**kwargs)
+        made.__class__ = partial_class(type(made))  # type: ignore[arg-type]
+        return made
 
     def _check_arguments(self) -> None:
         from airflow_provider_launch._task.options import check_results

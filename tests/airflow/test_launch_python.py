@@ -284,6 +284,23 @@ def test_an_impossible_value_ends_the_task_without_retries(deferrable, returned,
     assert len([*launch_home.glob("**/apps/*")]) == 1
 
 
+@pytest.mark.parametrize("key", ["handle", "app", "launch_link_scheduler"])
+def test_a_function_does_not_overwrite_the_xcoms_of_the_launcher(key: str) -> None:
+    """A sensor follows the app in `handle`, and links lead to addresses in others."""
+    api = FakeExecutionApi()
+
+    def bad(key: str):
+        return {key: "of the program"}
+
+    ran = run(made(bad, key, options={"multiple_outputs": True}), api)
+
+    assert ran.state == "failed"
+    assert f"the function returned {key!r}, under which the launcher stores an XCom" in str(ran.error)
+    assert "of the program" not in str(api.xcoms)
+    kept = run(made(bad, key, options={"multiple_outputs": False}), FakeExecutionApi())
+    assert kept.error is None
+
+
 def test_a_large_value_is_packed() -> None:
     api = FakeExecutionApi()
 

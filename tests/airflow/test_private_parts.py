@@ -95,7 +95,9 @@ def test_no_other_module_asks_for_a_version():
 def test_airflow_has_the_parts_that_are_used():
     from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
     from airflow.sdk import BaseOperator, task
-    from airflow.sdk.bases.decorator import _TaskDecorator
+    from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+    from airflow.sdk.definitions.taskgroup import MappedTaskGroup
     from airflow.sdk.execution_time import task_runner
 
     # How a function that uses a task is recognized.
@@ -105,5 +107,9 @@ def test_airflow_has_the_parts_that_are_used():
     assert callable(task_runner._serialize_rendered_fields)
     assert callable(BaseOperator._do_render_template_fields)
     assert BaseOperator._BaseOperator__from_mapped is False
+    # Where `_written` finds the values of a mapped task and group in the DAG file.
+    assert "expand_input" in attrs.fields_dict(MappedOperator)
+    assert "op_kwargs_expand_input" in attrs.fields_dict(DecoratedMappedOperator)
+    assert "_expand_input" in attrs.fields_dict(MappedTaskGroup)
     assert callable(task_runner.RuntimeTaskInstance.get_task_states)
     assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 FUNCTIONS = """
 from __future__ import annotations
@@ -242,6 +244,33 @@ def test_file_environment_form(run_pipeline, monkeypatch):
     )
 
     assert ran.parameters("s") == {"a": 1, "b": 20, "c": [30], "d": 40, "e": 1}
+
+
+RESERVED = {
+    "module": {"__type": "json.tool.Gone", "__var": {}},
+    "object": {"__classname__": "airflow.sdk.definitions.asset.Asset", "__version__": 0, "__data__": {"uri": "s3://x"}},
+    "inside": [{"a": {"__type": "json.tool.Gone", "__var": {}}}],
+}
+
+
+@pytest.mark.parametrize("kind", RESERVED)
+def test_a_value_of_a_run_makes_no_object_in_the_next_step(run_pipeline, monkeypatch, capfd, kind: str) -> None:
+    """Airflow makes objects of stored values with such keys, and imports their modules."""
+    monkeypatch.delitem(sys.modules, "json.tool", raising=False)
+    steps = {
+        name: {"type": "task", "command_type": "shell", "command": f"echo ran-{name}", "next": after}
+        for name, after in (("one", "two"), ("two", "success"))
+    }
+    ran = run_pipeline(
+        yaml.safe_dump({"parameters": {"size": "small"}, "dag": {"start_at": "one", "steps": steps}}),
+        {"other": RESERVED[kind]},
+    )
+
+    assert ran.state == "failed"
+    assert "json.tool" not in sys.modules
+    out, err = capfd.readouterr()
+    assert "parameters of the run cannot be passed on: the result has the key '__" in out + err
+    assert "ran-one" not in out + err
 
 
 def test_a_failed_task_hands_on_nothing_but_what_was_known(run_pipeline):

@@ -1,0 +1,207 @@
+"""The part of a task that its authors wrote, noted before the task sees the first value of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_launch.operators._sources import strings_in
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.operators._code import Code
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+
+_FROM_MAPPED = "_BaseOperator__from_mapped"
+"""Whether Airflow made the task on the worker, from a mapped one and values of the run."""
+_FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
+_FUNCTIONS = ("app", "python_callable")
+_BY_NAME = ("component_args", "op_kwargs")
+
+
+@dataclass
+class Written:
+    """Texts and functions of the authors of one task."""
+
+    texts: set[str] = field(default_factory=set)
+    """The strings in the fields of the task."""
+    code: Code | None = None
+    """For an app that a function builds: what the function could name."""
+    components: set[str] = field(default_factory=set)
+    """The components of the task, and of each element if it is mapped."""
+    args: list[Any] = field(default_factory=list)
+    """Their arguments, if the file has all of them."""
+
+
+def is_from_mapped(task: object) -> bool:
+    """Return whether Airflow made the task on the worker, with values of the run."""
+    return bool(getattr(task, _FROM_MAPPED, False))
+
+
+def written_in(task: LaunchAppOperator) -> Written:
+    """Return the authors' part of a task that is not rendered yet; only for one that is not mapped."""
+    return _written(task, [{name: getattr(task, name, None) for name in _FIELDS}])
+
+
+def written_in_mapped(task: LaunchAppOperator) -> Written:
+    """Return the same for a task that Airflow made from a mapped one; nothing if that was not mapped by our code."""
+    dag = task.get_dag()
+    mapped = dag.task_dict.get(task.task_id) if dag else None
+    given = getattr(mapped, "op_kwargs_expand_input", None) or getattr(mapped, "expand_input", None)
+    return getattr(given, "written", None) or Written()
+
+
+def input_of_run(given: Any, *, operator: type | None = None) -> Any:
+    """Return the input of a mapped task that notes what its authors wrote before it reads values of a run.
+
+    All values of a run also count as such, so that Airflow renders none of them. Airflow does not count texts and
+    mappings in the output of a task that `.expand_kwargs` takes.
+
+    Args:
+        given: the input.
+        operator: the class of the task. None: the input has arguments of a function, which may have any names.
+    """
+    kind: Any = type(given)
+    return _input_of_run(kind, operator)(given.value)
+
+
+@functools.cache
+def _input_of_run(base: Any, operator: type | None) -> Any:
+    class InputOfRun(base):  # type: ignore[misc]
+        written: Written | None = None
+
+        def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
+            mapped = context["task"]
+            self.written = _written_in_partial(mapped, self.value, of_function=operator is None)
+            mapping, seen_oids = super().resolve(context)
+            is_row = self.EXPAND_INPUT_TYPE == "list-of-dicts"
+            is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
+            if not is_row or is_written:
+                return mapping, seen_oids
+            if operator is not None:
+                _check_row(mapping, operator, mapped)
+            return mapping, {*seen_oids, *map(id, mapping.values())}
+
+    return InputOfRun
+
+
+def refuse_component_of_run() -> NoReturn:
+    """Refuse a component that a run names."""
+    _refuse("component comes from a run, and the worker would import it; write it into the DAG file")
+
+
+def _check_row(row: Mapping[str, Any], operator: type, task: Any) -> None:
+    """Refuse arguments that a run must not choose."""
+    if "component" in row:
+        refuse_component_of_run()
+    if refused := [name for name in row if name in _of_airflow()]:
+        _refuse(
+            f"argument {refused[0]!r} of .expand_kwargs() comes from a run, which may give only those of "
+            f"{operator.__name__} itself; give it to .partial()"
+        )
+    given = row.get("launch_conn_id") or ()
+    written = _code_of((), task).texts if given else ()
+    for conn_id in strings_in(given):
+        if conn_id not in written:
+            _refuse(
+                f"connection {conn_id!r} comes from a run in .expand_kwargs(), and the DAG file does not contain it; "
+                f"write it there"
+            )
+
+
+def _refuse(text: str) -> NoReturn:
+    from airflow_provider_launch._task.errors import final_errors
+    from airflow_provider_launch.specs.errors import InvalidAppError
+
+    with final_errors():
+        raise InvalidAppError(text)
+
+
+def _written_in_partial(task: Any, mapped: Any, *, of_function: bool) -> Written:
+    """Return the authors' part of a mapped task: its partial arguments, and the values of its input in the file."""
+    base = {**(task.dag.default_args if task.dag else {}), **task.partial_kwargs}
+    base = {name: value for name, value in base.items() if name not in _of_airflow()}
+    base["python_callable"] = getattr(task, "python_callable", None)
+    rows: list[Mapping[str, Any]]
+    if isinstance(mapped, Mapping):
+        rows = [{name: each} for name, values in mapped.items() for each in _elements(values)]
+    else:
+        rows = [each for each in mapped if isinstance(each, Mapping)] if isinstance(mapped, (list, tuple)) else []
+    return _written(task, [base, *([{"op_kwargs": row} for row in rows] if of_function else rows)])
+
+
+def _elements(values: object) -> list[Any]:
+    """Return the elements of an argument of `.expand()`; none if a run has them."""
+    if isinstance(values, Mapping):
+        return [*values.items()]
+    return [*values] if isinstance(values, (list, tuple)) else []
+
+
+def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
+    """Return the part of authors in sets of arguments."""
+    found = Written()
+    for element in elements:
+        for name, value in element.items():
+            # The name of an argument is not a path.
+            is_by_name = name in _BY_NAME and isinstance(value, Mapping)
+            found.texts.update(strings_in([*value.values()] if is_by_name else value))
+    for group in task.iter_mapped_task_groups():
+        given = group._expand_input.value  # noqa: SLF001 - Airflow has no other way
+        found.texts.update(strings_in([*given.values()] if isinstance(given, Mapping) else given))
+    found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
+    found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
+    kind = getattr(task, "operator_class", type(task))
+    functions: list[Any] = []
+    if getattr(kind, "_builds_app", False):
+        functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
+    if kind is not type(task):
+        functions += _classes_of_authors(kind)
+    if functions or found.components:
+        functions += _components_of(task, found.components)
+        found.code = _code_of(functions, task)
+    return found
+
+
+def _components_of(task: Any, names: Iterable[str]) -> list[Any]:
+    # Imported here, as below, because most tasks have no component.
+    from airflow_provider_launch.operators._component import function_of, is_hydra
+
+    found = []
+    for name in names:
+        with contextlib.suppress(Exception):  # the task reports it when it builds the app
+            function = function_of(task, name)
+            found += [] if is_hydra(function) else [function]
+    return found
+
+
+def _code_of(functions: Sequence[Any], task: Any) -> Code:
+    from airflow_provider_launch.operators._code import Code
+
+    dag = task.get_dag()
+    return Code(functions, dag.fileloc if dag and dag.fileloc else "")
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether the value consists of texts, numbers, lists and dicts only."""
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in {str, int, float, bool}
+
+
+@functools.cache
+def _of_airflow() -> frozenset[str]:
+    """Return the arguments of every operator."""
+    return frozenset(inspect.signature(BaseOperator.__init__).parameters)
+
+
+def _classes_of_authors(kind: type) -> list[type]:
+    """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run."""
+    ours = __name__.partition(".")[0]
+    return [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in {ours, "airflow", "builtins"}]

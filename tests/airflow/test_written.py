@@ -1,0 +1,500 @@
+"""An app names only what its authors wrote before the task saw a value of the run, also if Airflow maps the task."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from airflow.sdk import task, task_group
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.sensors.launch import AppStatusSensor
+from airflow_provider_launch.specs import AppDef, Role, Workspace
+from tests.airflow import support
+from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task
+from tests.airflow.test_sources import REFUSED, app_dict, made_of
+
+OPEN = {"launch_conn_id": "place", "unavailable_for_s": 0}
+HYDRA = "app: {{_target_: builtins.open, _args_: [{}, w]}}\n"
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch) -> None:
+    """An engine that is not there: a request is built without it."""
+    extra = {"host": "tcp://127.0.0.1:9"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+
+@pytest.fixture
+def secret(tmp_path) -> Path:
+    path = tmp_path / "secret-of-worker"
+    path.write_text("Container: {Labels: {seen: hush-token}}\n")
+    return path
+
+
+@task
+def make() -> int:
+    return 1
+
+
+def mapped(api: FakeExecutionApi, made: Any) -> Ran:
+    # Airflow compares identities.
+    gc.disable()
+    try:
+        return run_task(made, api, map_index=0)
+    finally:
+        gc.enable()
+
+
+def one_of(overlay: str) -> AppDef:
+    return made_of(overlay)
+
+
+# ---- rows of `.expand_kwargs()` ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["component", "hydra", "app", "template", "workspace", "connection"])
+def test_a_row_of_a_run_gives_no_default_arguments(secret, tmp_path, monkeypatch, how: str) -> None:
+    """Airflow takes each argument that is missing from them."""
+    monkeypatch.setenv("AIRFLOW_VAR_WORD", "hush-token")
+    (tmp_path / "one.yaml").write_text(HYDRA.format(tmp_path / "opened"))
+    (tmp_path / "theirs.py").write_text(f"open('{tmp_path / 'opened'}', 'w')\n")
+    app = app_dict({})
+    app["roles"][0]["args"] = ["{{ var.value.word }}"]
+    api = FakeExecutionApi()
+    defaults = {
+        "component": {"component": f"{tmp_path}/theirs.py:made"},
+        "hydra": {"component": "utils.hydra", "component_args": {"config_dir": str(tmp_path), "config_name": "one"}},
+        "app": {"app": app_dict(str(secret))},
+        "template": {"app": app},
+        "workspace": {"app": app_dict({}), "workspace": str(tmp_path)},
+        "connection": {"app": app_dict({}), "launch_conn_id": "launch_local_default"},
+    }[how]
+    api.xcoms["make", "return_value"] = [{"default_args": defaults}]
+    with a_dag():
+        made = LaunchAppOperator.partial(task_id="t", unavailable_for_s=0).expand_kwargs(make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert "argument 'default_args' of .expand_kwargs() comes from a run" in str(found.error)
+    assert not found.logged("hush-token")
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("conn_id", ["launch_{}".format("elsewhere"), "launch_in_this_file"])
+def test_a_row_of_a_run_gives_only_a_connection_of_the_dag_file(monkeypatch, conn_id: str) -> None:
+    extra = {"host": "tcp://127.0.0.1:9"}
+    for name in ("LAUNCH_ELSEWHERE", "LAUNCH_IN_THIS_FILE"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"app": app_dict({}), "launch_conn_id": conn_id}]
+    with a_dag() as dag:
+        dag.fileloc = __file__
+        made = LaunchAppOperator.partial(task_id="t", unavailable_for_s=0).expand_kwargs(make())  # type: ignore[arg-type]
+    refused = f"connection {conn_id!r} comes from a run" in str(mapped(api, made).error)
+
+    assert refused is conn_id.endswith("elsewhere")
+
+
+def test_the_name_of_an_argument_in_a_row_is_no_text_of_the_dag_file(secret) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"overlay": str(secret), str(secret): 1}]
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train(overlay: str, **context: Any) -> AppDef:
+            return made_of(overlay)
+
+        made: Any = train.expand_kwargs(make()).operator  # type: ignore[arg-type, attr-defined]
+
+    assert REFUSED in str(mapped(api, made).error)
+
+
+@pytest.mark.parametrize("how", ["handle", "default_args"])
+def test_a_sensor_renders_no_template_of_a_run(monkeypatch, how: str) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_WORD", "hush-token")
+    row = {"handle": "{{ var.value.word }}"}
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [row if how == "handle" else {"handle": "x", "default_args": row}]
+    with a_dag():
+        made = AppStatusSensor.partial(task_id="t").expand_kwargs(make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert found.state == "failed"
+    assert "hush-token" not in str(found.error)
+
+
+# ---- operators built on ours ---------------------------------------------------------------------------------------
+
+
+class OfApp(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        super().__init__(app=made_of(f"/usr/share/{name}"), **kwargs)
+
+
+class OfComponent(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        args = {"overlay": f"/usr/share/{name}"}
+        super().__init__(component="tests.airflow.test_written:one_of", component_args=args, **kwargs)
+
+
+class OfHydra(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        args = {"config_dir": f"/usr/share/{name}/..", "config_name": "one"}
+        super().__init__(component="utils.hydra", component_args=args, **kwargs)
+
+
+class OfWorkspace(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        super().__init__(app=made_of({}), workspace=f"/usr/share/{name}/..", **kwargs)
+
+
+class OfLambda(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        super().__init__(app=lambda context, jinja_env: made_of(name.removeprefix("../..")), **kwargs)
+
+
+class OfPartial(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        super().__init__(app=functools.partial(of_name, name.removeprefix("../..")), **kwargs)
+
+
+class OfMethod(LaunchAppOperator):
+    def __init__(self, *, name: str, **kwargs: Any) -> None:
+        self.overlay = name.removeprefix("../..")
+        super().__init__(app=self.build, **kwargs)
+
+    def build(self, context: Any, jinja_env: Any) -> AppDef:
+        return made_of(self.overlay)
+
+
+def of_name(overlay: str, context: Any, jinja_env: Any) -> AppDef:
+    return made_of(overlay)
+
+
+BUILT = [OfApp, OfComponent, OfHydra, OfWorkspace, OfLambda, OfPartial, OfMethod]
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize("operator", BUILT)
+def test_texts_that_an_operator_makes_of_mapped_values_name_no_file(
+    secret, tmp_path, operator: type[LaunchAppOperator], how: str
+) -> None:
+    """Airflow calls its constructor with values of the run."""
+    (tmp_path / "one.yaml").write_text(HYDRA.format(tmp_path / "opened"))
+    api = FakeExecutionApi()
+    name = f"../..{secret}"
+    api.xcoms["make", "return_value"] = [name if how == "expand" else {"name": name}]
+    with a_dag():
+        part = operator.partial(task_id="t", **OPEN)
+        made = part.expand(name=make()) if how == "expand" else part.expand_kwargs(make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert "not written in" in str(found.error)
+    assert not found.logged("hush-token")
+    assert not (tmp_path / "opened").exists()
+
+
+class OfAuthor(LaunchAppOperator):
+    def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
+        app = made_of(overlay)
+        app.roles[0].args = [size]
+        super().__init__(app=app, **kwargs)
+
+
+class OfAuthorComponent(LaunchAppOperator):
+    def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
+        args = {"overlay": overlay}
+        super().__init__(component="tests.airflow.test_written:one_of", component_args=args, **kwargs)
+
+
+@pytest.mark.parametrize("operator", [OfAuthor, OfAuthorComponent])
+@pytest.mark.parametrize("how", ["partial", "mapped"])
+def test_a_mapped_operator_of_an_author_opens_files_of_the_dag_file(
+    secret, operator: type[LaunchAppOperator], how: str
+) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["small"]
+    with a_dag():
+        if how == "partial":
+            made = operator.partial(task_id="t", overlay=str(secret), **OPEN).expand(size=make())  # type: ignore[arg-type]
+        else:
+            made = operator.partial(task_id="t", size="small", **OPEN).expand(overlay=[str(secret)])
+
+    assert mapped(api, made).logged("hush-token")
+
+
+def sets_component_args(task: Any, context: Any) -> None:
+    task.component_args = {"overlay": context["dag_run"].conf["file"]}
+
+
+def sets_workspace(task: Any, context: Any) -> None:
+    task.workspace = context["dag_run"].conf["file"]
+
+
+def sets_cfg(task: Any, context: Any) -> None:
+    task.cfg = {"build_host": context["dag_run"].conf["file"]}
+
+
+class Sets(LaunchAppOperator):
+    def __init__(self, *, sets: Callable[[Any, Any], None], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sets = sets
+
+    def execute(self, context: Any) -> Any:
+        self.sets(self, context)
+        return super().execute(context)
+
+
+@pytest.mark.parametrize("sets", [sets_component_args, sets_workspace, sets_cfg])
+def test_a_field_that_an_operator_sets_in_a_run_names_no_file(secret, monkeypatch, tmp_path, sets: Any) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        args: dict[str, Any] = {"component_args": {"overlay": "x"}} if sets is sets_component_args else {}
+        name = "one_of" if args else "own_code"
+        made = Sets(task_id="t", sets=sets, component=f"tests.airflow.test_written:{name}", **args, **OPEN)
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+
+
+def own_code() -> AppDef:
+    return AppDef("app", [Role("main", "i", entrypoint="x", workspace=Workspace({".": ""}))])
+
+
+class Few(LaunchAppOperator):
+    template_fields = ("cfg", "launch_conn_id")
+
+
+@pytest.mark.parametrize("how", ["app", "workspace", "component", "hydra"])
+def test_a_field_without_templates_names_no_file_of_a_run(secret, tmp_path, how: str) -> None:
+    (tmp_path / "one.yaml").write_text(HYDRA.format(tmp_path / "opened"))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [
+        {
+            "app": app_dict(str(secret)),
+            "workspace": str(tmp_path),
+            "component": {"overlay": str(secret)},
+            "hydra": {"config_dir": str(tmp_path), "config_name": "one"},
+        }[how]
+    ]
+    with a_dag():
+        if how == "app":
+            made: Any = Few.partial(task_id="t", **OPEN).expand(app=make())
+        elif how == "workspace":
+            made = Few.partial(task_id="t", app=made_of({}), **OPEN).expand(workspace=make())
+        else:
+            name = "utils.hydra" if how == "hydra" else "tests.airflow.test_written:one_of"
+            made = Few.partial(task_id="t", component=name, **OPEN).expand(component_args=make())
+    found = mapped(api, made)
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("hush-token")
+    assert not (tmp_path / "opened").exists()
+
+
+# ---- what happens before the function is called --------------------------------------------------------------------
+
+NAMES: dict[str, str] = {}
+
+
+def keeps(path: str) -> str:
+    NAMES[path] = Path(path).stem
+    return path
+
+
+@pytest.mark.parametrize("how", ["map", "macro", "filter", "pre_execute", "callback"])
+@pytest.mark.parametrize("kind", ["function", "component"])
+def test_a_variable_that_was_changed_before_the_call_names_no_file(secret, monkeypatch, kind: str, how: str) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "NAMES", {})
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    template = {"macro": "{{ keeps(dag_run.conf['file']) }}", "filter": "{{ dag_run.conf['file'] | keeps }}"}
+    given: Any = template.get(how, "{{ dag_run.conf['file'] }}")
+    hooks: dict[str, Any] = {
+        "pre_execute": {"pre_execute": lambda context: keeps(context["dag_run"].conf["file"]) and None},
+        "callback": {"on_execute_callback": lambda context: keeps(context["dag_run"].conf["file"])},
+    }.get(how, {})
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [str(secret)]
+    with a_dag() as dag:
+        dag.user_defined_macros = dag.user_defined_filters = {"keeps": keeps}
+
+        @task.launch(**OPEN, **hooks)
+        def train(overlay: str) -> AppDef:
+            return made_of(overlay)
+
+        if how == "map":
+            given = make().map(keeps)  # type: ignore[attr-defined]
+        if kind == "component":
+            part = {"task_id": "t", "component": "tests.airflow.test_written:one_of", **OPEN, **hooks}
+            made: Any = (
+                LaunchAppOperator.partial(**part).expand(component_args=given.map(lambda path: {"overlay": path}))
+                if how == "map"
+                else LaunchAppOperator(component_args={"overlay": given}, **part)
+            )
+        else:
+            made = (train.expand(overlay=given) if how == "map" else train(given)).operator  # type: ignore[attr-defined]
+    found = mapped(api, made) if how == "map" else run_task(made, api)
+
+    assert REFUSED in str(found.error)
+    assert NAMES
+
+
+@pytest.mark.parametrize("given", ["/", ".", "..", "./"])
+def test_a_mark_that_cuts_or_joins_texts_is_no_workspace(monkeypatch, given: str) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"code": given})
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train(code: str, name: str = "a", sep: str = ".") -> AppDef:
+            if ".." in name or name == "./":
+                raise ValueError(name)
+            args = [f"{name}/{code}", ".".join(sorted(name)), name.replace("/", "..")]
+            return AppDef("a", [Role("m", "i", entrypoint="x", args=args, workspace=Workspace.from_str(code))])
+
+        made = train("{{ dag_run.conf['code'] }}").operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+
+
+# ---- right DAGs ----------------------------------------------------------------------------------------------------
+
+
+class Names(NamedTuple):
+    overlay: str
+
+
+class Own:
+    def __init__(self, overlay: str) -> None:
+        self.overlay = overlay
+
+
+@pytest.mark.parametrize("kind", [Names, Own, SimpleNamespace])
+def test_a_function_opens_files_of_an_object_that_its_author_made(secret, kind: Any) -> None:
+    settings = kind(overlay=str(secret))
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train() -> AppDef:
+            return made_of(settings.overlay)
+
+        made = train().operator  # type: ignore[attr-defined]
+
+    assert run_task(made, FakeExecutionApi()).logged("hush-token")
+
+
+@pytest.mark.parametrize("how", ["from", "module", "package", "relative"])
+def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_path, monkeypatch, how: str) -> None:
+    """Airflow recommends such imports, because each parse of a DAG file pays for the others."""
+    (tmp_path / "lazily").mkdir()
+    (tmp_path / "lazily" / "__init__.py").write_text("")
+    for file in ("lazily/paths.py", "lazy_paths.py"):
+        (tmp_path / file).write_text(f"OVERLAY = '{secret}'\n")
+    lines = {
+        "from": "from lazy_paths import OVERLAY as overlay",
+        "module": "import lazy_paths; overlay = lazy_paths.OVERLAY",
+        "package": "import lazily.paths; overlay = lazily.paths.OVERLAY",
+        "relative": "from .paths import OVERLAY as overlay",
+    }
+    (tmp_path / "lazily" / "build.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\ndef build(context, jinja_env):\n"
+        f"    {lines[how]}\n"
+        "    return AppDef('a', [Role('m', 'i', entrypoint='x', metadata={'docker': overlay})])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("lazily.build").build
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    for module in ("lazily", "lazily.build", "lazily.paths", "lazy_paths"):
+        sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["component", "function"])
+def test_a_component_of_an_installed_package_opens_files_of_its_modules(
+    secret, tmp_path, monkeypatch, how: str
+) -> None:
+    package = tmp_path / "site-packages" / "acme_apps"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "paths.py").write_text(f"def overlay(size):\n    return {{'gpu': '{secret}'}}[size]\n")
+    (package / "apps.py").write_text(
+        "from acme_apps.paths import overlay\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def trainer(size: str, lr: str = '') -> AppDef:\n"
+        "    role = Role('m', 'i', entrypoint='x', args=[lr], metadata={'docker': overlay(size)})\n"
+        "    return AppDef('a', [role])\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setitem(support.RUN, "conf", {"lr": "0.1"})
+    with a_dag():
+        if how == "component":
+            args = {"size": "gpu", "lr": "{{ dag_run.conf['lr'] }}"}
+            made = LaunchAppOperator(task_id="t", component="acme_apps.apps:trainer", component_args=args, **OPEN)
+        else:
+
+            @task.launch(**OPEN)
+            def train(lr: str) -> AppDef:
+                from acme_apps.apps import trainer
+
+                return trainer(size="gpu", lr=lr)
+
+            made = train("{{ dag_run.conf['lr'] }}").operator  # type: ignore[attr-defined]
+    found = run_task(made, FakeExecutionApi())
+    for module in ("acme_apps", "acme_apps.apps", "acme_apps.paths"):
+        sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("form", ["with_suffix", "stem", "temporary"])
+def test_a_path_of_the_own_name_or_the_temporary_folder_is_opened(secret, tmp_path, monkeypatch, form: str) -> None:
+    lines = {
+        "with_suffix": "Path(__file__).with_suffix('.yaml')",
+        "stem": "Path(__file__).parent / f'{Path(__file__).stem}.yaml'",
+        "temporary": "Path(tempfile.gettempdir()) / 'acme-fixed.yaml'",
+    }
+    (tmp_path / "own_named.py").write_text(
+        "import tempfile\nfrom pathlib import Path\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def build(context, jinja_env):\n"
+        f"    role = Role('m', 'i', entrypoint='x', metadata={{'docker': str({lines[form]})}})\n"
+        "    return AppDef('a', [role])\n"
+    )
+    # Older than the task, as in a retry.
+    for file in ("own_named.yaml", "acme-fixed.yaml"):
+        secret.rename(tmp_path / file)
+        secret.write_text((tmp_path / file).read_text())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("own_named").build
+    sys.modules.pop("own_named")
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+
+    assert run_task(made, FakeExecutionApi()).logged("hush-token")
+
+
+@pytest.mark.parametrize("kind", ["app", "function"])
+def test_values_of_a_mapped_group_in_the_dag_file_name_files(secret, kind: str) -> None:
+    with a_dag():
+
+        @task_group
+        def group(overlay: Any) -> None:
+            if kind == "app":
+                LaunchAppOperator(task_id="t", app=made_of(overlay), **OPEN)
+            else:
+                task.launch(task_id="t", **OPEN)(one_of)(overlay)
+
+        made = group.expand(overlay=[str(secret)])
+    (inner,) = made.children.values()
+
+    assert run_task(inner, FakeExecutionApi(), map_index=0).logged("hush-token")
