@@ -281,7 +281,10 @@ class StepOperator(LaunchAppOperator):
             Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
         if not self._is_written(given.data_dir, written.data_dir):
             folder = Path(given.data_dir).expanduser().resolve()
-            Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
+            # The start of a template, as in `/data/{{ run_id }}`.
+            start = written.data_dir.partition("{")[0].rpartition("/")[0]
+            if not start or not folder.is_relative_to(Path(start).expanduser().resolve()):
+                Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
         return is_written
 
     def _is_written(self, given: str, written: str) -> bool:

@@ -225,19 +225,21 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}, executor: {type: local, config: {data_dir: \"DIR\"}}"
 
 
-@pytest.mark.parametrize("text", [OF_RUN, PARAM, f"FOLDER/{PARAM}"], ids=["step", "form", "part"])
+@pytest.mark.parametrize(
+    "text", [OF_RUN, PARAM, f"/{PARAM}", f"FOLDER/a/{PARAM}"], ids=["step", "form", "root", "part"]
+)
 @pytest.mark.parametrize("is_resumed", [False, True], ids=["started", "resumed"])
 def test_a_run_does_not_name_the_folder_in_which_files_of_tasks_are(
     opened, tmp_path, text: str, is_resumed: bool
 ) -> None:
-    given = "elsewhere" if text.startswith("FOLDER") else f"{tmp_path}/elsewhere"
+    given = "../elsewhere" if text.startswith("FOLDER") else f"{tmp_path}/elsewhere"
 
     with pytest.raises(Exception, match=r"setting 'data_dir' of the executor names .* is not written in the DAG file"):
         opened(DATA.replace("DIR", text), {"path": given}, is_resumed=is_resumed)
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("text", ["FOLDER/data", "{{ 'FOLDER' }}/data", "FOLDER/{{ params.word }}", f"{OF_RUN}/deep"])
+@pytest.mark.parametrize("text", ["FOLDER/data", "{{ 'FOLDER' }}/data", "FOLDER/{{ run_id }}", f"{OF_RUN}/deep"])
 def test_the_file_or_the_configuration_names_the_folder_of_files(opened, tmp_path, monkeypatch, text: str) -> None:
     if text.startswith(OF_RUN):
         monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
