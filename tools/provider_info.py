@@ -110,9 +110,11 @@ _CONFIG: dict[str, Any] = {
                 "default": "30",
             },
             "allowed_app_sources": {
-                "description": "Comma-separated folders and URLs below which the worker may open files (overlays and "
-                "workspaces), and addresses of Docker engines that may build (`build_host`), which are not in the DAG "
-                "file but come from a template, an XCom or the configuration of a run. Empty: none.",
+                "description": "Comma-separated folders and URLs below which the worker may open files (overlays, "
+                "workspaces, configs of Hydra, and `code_dir` and `data_dir` of pipelines), addresses of Docker "
+                "engines that may build (`build_host`, as `tcp://host:port`) and of repositories that may get images "
+                "(`image_repo`, as `docker://registry/path`), which are not in the DAG file but come from a template, "
+                "an XCom or the configuration of a run. Empty: none.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "/opt/overlays, s3://bucket/overlays",

@@ -86,7 +86,11 @@ def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], wri
     for name in ("config_dir", "config_name") if is_hydra(function) else ():
         if name in given:
             text = str(given[name])
-            Sources(written).check(text, text, f"argument {name} of component 'utils.hydra'")
+            # As the component opens it. A name in its default directory is in no allowed folder.
+            location = str(Path(str(given.get("config_dir", ""))).expanduser().resolve())
+            if name == "config_name":
+                location = f"{location}/{text.removesuffix('.yaml')}.yaml" if "config_dir" in given else f"name:{text}"
+            Sources(written).check(text, location, f"argument {name} of component 'utils.hydra'")
 
 
 def texts_of_config(

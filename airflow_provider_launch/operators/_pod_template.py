@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import runopts
 
 _TEMPLATE, _BY_ROLE = "pod_template", "by_role"
+
+
+def template_paths(options: Mapping[str, Any], schema: runopts) -> Iterator[str]:
+    """Yield the path of each pod template that options name, also for one role."""
+    for name, value in options.items():
+        known = schema.registered_name(str(name))
+        if known == _TEMPLATE and isinstance(value, str):
+            yield value
+        elif known == _BY_ROLE and isinstance(value, Mapping):
+            for own in value.values():
+                yield from template_paths(own, schema) if isinstance(own, Mapping) else ()
 
 
 def with_pod_templates(

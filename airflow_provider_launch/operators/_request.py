@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import runopts
 
 
-_BUILD_HOST = "build_host"
+_BUILD_HOST, _IMAGE_REPO = "build_host", "image_repo"
 
 
 def shown_dry_run(operator: LaunchAppOperator, app: AppDef) -> str:
@@ -54,7 +54,7 @@ def launch_options(
         operator: the task, rendered.
         hook: connects to the scheduler.
         context: the context of the run, to render a pod template.
-        sources: decides which pod templates may be read, and which engine may build.
+        sources: decides which pod templates may be read, which engine may build, and where images may be pushed.
 
     Raises:
         InvalidAppError: an option is unknown, locked, wrong, or given twice, or may not be named.
@@ -63,7 +63,7 @@ def launch_options(
     schema = hook.scheduler.run_opts()
     given = with_pod_templates(operator, schema, context, sources)
     if sources is not None:
-        _check_build_host(given, schema, sources)
+        _check_builds(given, hook.merged_cfg(None), schema, sources)
     cfg = hook.merged_cfg(given)
     limit = operator.time_limit_s
     if limit is None:
@@ -81,11 +81,23 @@ def launch_options(
     return {**cfg, name: limit}
 
 
-def _check_build_host(given: Any, schema: runopts, sources: Sources) -> None:
-    """Refuse an engine that a run names: it gets the workspace, and the worker's logins for registries."""
+def _check_builds(given: Any, ours: Mapping[str, Any], schema: runopts, sources: Sources) -> None:
+    """Refuse an engine or a repository that a run names: the workspace is sent there with the worker's logins.
+
+    Args:
+        given: the options of the task.
+        ours: those of the administrator.
+        schema: the options of the scheduler.
+        sources: decides which addresses are allowed.
+    """
     for name, value in given.items() if isinstance(given, Mapping) else ():
-        if schema.registered_name(str(name)) == _BUILD_HOST and value:
-            sources.check_option(str(value), str(value), f"option {_BUILD_HOST}")
+        known = schema.registered_name(str(name))
+        if known not in {_BUILD_HOST, _IMAGE_REPO} or not value or value == ours.get(known):
+            continue
+        # Docker takes an address without a scheme for one of TCP. It is not a path.
+        text = str(value)
+        address = f"docker://{text}" if known == _IMAGE_REPO else text if "://" in text else f"tcp://{text}"
+        sources.check_option(text, address, f"option {known}")
 
 
 def launch_app(app: AppDef, operator: LaunchAppOperator, ti: Any, hook: LaunchHook, sources: Sources) -> AppDef:

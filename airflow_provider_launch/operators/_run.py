@@ -30,6 +30,7 @@ from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_request_link
 from airflow_provider_launch.operators._attempt import Attempt
 from airflow_provider_launch.operators._own_state import cancel_if_over, cancel_if_refused
+from airflow_provider_launch.operators._pod_template import template_paths
 from airflow_provider_launch.operators._request import launch_app, launch_options
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
@@ -95,9 +96,9 @@ class OperatorRun(TaskRun):
         """
 
         def check(location: str) -> None:
-            if location == self._hook.options.cfg.get("pod_template"):
-                return  # the administrator of the connection has named it
-            sources.check(location, location, "an overlay of the app")
+            # The administrator may name any file.
+            if location not in template_paths(self._hook.merged_cfg(None), self._scheduler.run_opts()):
+                sources.check(location, location, "an overlay of the app")
 
         # Before any error or retry names a part of the app, which a function may have built.
         register(hidden_in_app(app))

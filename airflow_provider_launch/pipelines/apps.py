@@ -73,13 +73,12 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=(*inputs.objects, *objects))
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
-        return _given_app(step, environment, inputs, code_folder(model, settings, step)), dict(place.options)
+        return _given_app(model, step, settings, environment, inputs), dict(place.options)
     program, args = _program(step, place, inputs)
-    folder = code_folder(model, settings, step)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
     mounts: list[Mount] = [parse_mount(text) for text in settings.mounts]
-    image = settings.image if in_containers else str(folder)
+    image = settings.image if in_containers else str(code_folder(model, settings, step))
     data_dir = _folder_in_app(place, inputs)
     if inputs.data_dir is not None and in_containers:
         is_volume = bool(settings.data_volume)
@@ -276,8 +275,13 @@ def _in_parts(name: str, text: str) -> dict[str, str]:
 # ---- apps of the user -----------------------------------------------------------------------------------------
 
 
-def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, folder: Path) -> AppDef:
-    app = app_from_dict(step.app) if step.app is not None else _from_component(step, inputs, folder)
+def _given_app(
+    model: PipelineModel, step: TaskStep, settings: ExecutorSettings, environment: Mapping[str, str], inputs: Inputs
+) -> AppDef:
+    if step.app is not None:
+        app = app_from_dict(step.app)
+    else:
+        app = _from_component(step, inputs, code_folder(model, settings, step))
     for role in app.roles:
         # `$` is plain text in our variables; in those of the app it may start a macro.
         own = {name: macros.escape(text) for name, text in environment.items() if name != "LAUNCH_CODE_DIR"}

@@ -227,12 +227,15 @@ class Attempt:
 
     # ---- record ----------------------------------------------------------------------------------------------
 
-    def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-        """Record what will be launched."""
+    def describe(
+        self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any], *, is_code_ours: bool
+    ) -> None:
+        """Record what will be launched; not the commit if a run chose `code_dir`, whose configuration git would run."""
         settings = self._place.settings
-        folder = code_folder(self._op.model, settings, self._op.step)
+        if not is_code_ours:
+            self._op.log.info("the commit of the code is not recorded, because 'code_dir' is not written in the file")
         found = [
-            git_identity(folder),
+            git_identity(code_folder(self._op.model, settings, self._op.step)) if is_code_ours else None,
             *image_identities(app),
             app_identity(app),
             dag_identity(self._ti),

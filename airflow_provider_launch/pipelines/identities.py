@@ -78,7 +78,9 @@ def _read_commit(folder: Path) -> CodeIdentity | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    # Without monitors and hooks of the repository. Its filters run, because the files of git-lfs need them.
+    safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    command = ["git", "--no-optional-locks", *safe, "-C", str(folder), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     return ran.stdout if ran.returncode == 0 else ""
 

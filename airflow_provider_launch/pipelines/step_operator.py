@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -125,7 +126,7 @@ class StepOperator(LaunchAppOperator):
         self._note_sources()
         with final_errors():
             self._check_connection()
-            self._check_code_dir(step, place.settings.code_dir)
+            is_code_ours = self._check_folders(place)
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
@@ -147,7 +148,7 @@ class StepOperator(LaunchAppOperator):
                     self.log.info("only as LAUNCH_PARAM_x, because no step declares it in 'returns': %s", undeclared)
                 if taken:
                     self.log.warning("only as LAUNCH_PARAM_x, because shells act on such names: %s", taken)
-            attempt.describe(self.app, self.cfg, known.values)
+            attempt.describe(self.app, self.cfg, known.values, is_code_ours=is_code_ours)
             self._elements = elements
         # Once more, because the frames below would be shown above the user's error.
         with final_errors():
@@ -157,11 +158,16 @@ class StepOperator(LaunchAppOperator):
         self, context: Context, event: Mapping[str, Any] | None = None, *, has_started: bool = False
     ) -> dict[str, Any]:
         """Finish a deferred task; as `LaunchAppOperator.resume`."""
+        from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         if event is None:
             return self.execute(context)
-        attempt = Attempt.resume(self, context, self._rendered_place(context))
+        place = self._rendered_place(context)
+        self._note_sources()
+        with final_errors():
+            self._check_folders(place)
+        attempt = Attempt.resume(self, context, place)
         return self._finished(
             context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started)
         )
@@ -240,7 +246,8 @@ class StepOperator(LaunchAppOperator):
 
         place = self._placement()
         ours = place.settings.env, place.options
-        self._written = Written({*strings_in([self.model.parameters, self.step.app, self.step.args, *ours])})
+        fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
+        self._written = Written({*strings_in(fields)})
         if self.step.command_type == "app":  # other steps name no files, and need no code
             from airflow_provider_launch.operators._code import Code
 
@@ -259,21 +266,39 @@ class StepOperator(LaunchAppOperator):
         else:
             self._written.code = Code([component], texts=texts)
 
-    def _check_code_dir(self, step: TaskStep, given: str) -> None:
-        """Keep a run and earlier steps from naming a folder whose files the worker imports, or copies into the app."""
+    def _check_folders(self, place: Placement) -> bool:
+        """Keep a run and earlier steps from naming a folder of the worker; return whether the file names `code_dir`.
+
+        The worker imports the code in it, starts programs in it, or copies its files into the app. In a container it is
+        a path of the image. In `data_dir` the worker makes folders.
+        """
+        from airflow_provider_launch.operators._sources import Sources
+
+        step, given, written = self.step, place.settings, self._placement().settings
+        is_written = self._is_written(given.code_dir, written.code_dir)
         is_imported = step.command_type == "app" and step.app is None
         is_copied = step.catalog and (step.catalog.project or self.model.project)
-        written = self._placement().settings.code_dir
-        if not (is_imported or is_copied) or not given or given == written:
-            return
+        is_on_worker = place.backend is None or not place.backend.in_containers
+        if not is_written and (is_on_worker or is_imported or is_copied):
+            folder = (self.model.folder / given.code_dir).resolve()
+            Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
+        if not self._is_written(given.data_dir, written.data_dir):
+            folder = Path(given.data_dir).expanduser().resolve()
+            # The start of a template, as in `/data/{{ run_id }}`.
+            start = written.data_dir.partition("{")[0].rpartition("/")[0]
+            if not start or not folder.is_relative_to(Path(start).expanduser().resolve()):
+                Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
+        return is_written
+
+    def _is_written(self, given: str, written: str) -> bool:
+        """Return whether the file names a folder, as a whole or in parts; `given` is the rendered text of `written`."""
+        if not given or given == written:
+            return True
         from airflow_provider_launch.operators._code import is_joined
-        from airflow_provider_launch.operators._sources import Sources
 
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
         texts = self._written.texts if self._written else ()
-        literals = {*texts, *re.split(r"{{|}}|['\"]", written)}
-        if not is_joined(given, literals):
-            Sources(literals).check(given, str(self.model.folder / given), "setting 'code_dir' of the executor")
+        return is_joined(given, {*texts, *re.split(r"{{|}}|['\"]", written)})
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -46,10 +46,11 @@ class Workspace:
         """Copy every project to its target below `outdir`.
 
         Directories are merged with existing ones; links stay links; modes, times and empty directories are kept.
+        Nothing is written through a link in `outdir`: it is replaced.
         A project that is a file goes into the target if the target is a directory, else it becomes the target.
 
         Raises:
-            ValueError: a target lies outside `outdir`.
+            ValueError: a target lies outside `outdir`, or below a link in it.
             FileNotFoundError: a project does not exist.
         """
         root = Path(outdir)
@@ -58,12 +59,19 @@ class Workspace:
             if relative.is_absolute() or ".." in relative.parts:
                 msg = f"workspace target {target!r} of {project!r} is outside the workspace; give a path below it"
                 raise ValueError(msg)
-            source, destination = Path(project).expanduser(), root / relative
-            if source.is_dir():
+            source = Path(project).expanduser()
+            is_dir, found = source.is_dir(), root / relative
+            if not is_dir and (not target or target.endswith("/") or (found.is_dir() and not found.is_symlink())):
+                relative /= source.name
+            destination = root / relative
+            if any((root / parent).is_symlink() for parent in relative.parents[:-1]):
+                msg = f"workspace target {target!r} of {project!r} is below a link in the workspace; choose another one"
+                raise ValueError(msg)
+            if relative.parts and destination.is_symlink():
+                destination.unlink()
+            if is_dir:
                 _merge_directory(source, destination, skip=root.resolve())
                 continue
-            if not target or target.endswith("/") or destination.is_dir():
-                destination /= source.name
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, destination)
 
@@ -135,10 +143,11 @@ def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             target = destination / entry.name
+            # Otherwise a file of an earlier project would be written through a link; and os.symlink does not replace a
+            # file, but merging twice must work.
+            if target.is_symlink() or (entry.is_symlink() and target.is_file()):
+                target.unlink()
             if entry.is_symlink():
-                # os.symlink does not replace a link, but merging twice must work.
-                if target.is_symlink() or target.is_file():
-                    target.unlink()
                 target.symlink_to(Path(entry.path).readlink())
             elif entry.is_dir():
                 # Otherwise an output directory inside the project would be copied into itself endlessly.

@@ -60,7 +60,8 @@ class WorkspaceFiles:
             ignore_names: names of ignore files; the first that exists in the root of a project is used for it.
 
         Raises:
-            InvalidAppError: a project is missing or cannot be read, or its target is outside the workspace.
+            InvalidAppError: a project is missing or cannot be read, or its target is outside the workspace, or below a
+                link, through which a copy would be written elsewhere.
         """
         found = cls(str(workspace))
         for project, target in workspace.projects.items():
@@ -83,7 +84,17 @@ class WorkspaceFiles:
                     f"correct its permissions, or leave the file out by {LAUNCH_IGNORE}"
                 ) from error
         found.entries = dict(sorted(found.entries.items()))
+        found._refuse_below_links()
         return found
+
+    def _refuse_below_links(self) -> None:
+        folders = {os.path.dirname(path) for path in self.entries}
+        for parent in sorted({str(each) for folder in folders for each in PurePosixPath(folder, "x").parents}):
+            if parent in self.entries and not self._is_dir(parent):
+                raise InvalidAppError(
+                    f"workspace {self.name} has files below {parent!r}, which is a link or a file of another directory "
+                    f"in it; choose another target"
+                )
 
     def _add_project(self, source: str, target: str, given: str, ignore_names: Sequence[str]) -> None:
         status = os.stat(source)

@@ -85,6 +85,27 @@ def test_a_template_that_a_variable_names_is_not_opened(template, monkeypatch, b
     assert "hostNetwork" not in "\n".join(found.lines)
 
 
+@pytest.mark.parametrize("where", ["connection", "role of the connection", "configuration"])
+def test_a_template_of_the_administrator_is_opened(template, monkeypatch, where: str) -> None:
+    """Also if the app has a template, so that its own files are checked."""
+    (template.parent / "admin.yaml").write_text(
+        "kind: Pod\nspec: {nodeSelector: {pool: ours}, containers: [{name: base}]}\n"
+    )
+    given: dict[str, Any] = {"pod_template": str(template.parent / "admin.yaml")}
+    extra: dict[str, Any] = {"kubeconfig_secret": json.dumps(KUBECONFIG), "namespace": "x"}
+    if where == "configuration":
+        (template.parent / "launchconfig").write_text(f"[kubernetes]\npod_template = {given['pod_template']}\n")
+        monkeypatch.setenv("AIRFLOW__LAUNCH__CONFIG_FILE", str(template.parent / "launchconfig"))
+    else:
+        extra |= given if where == "connection" else {"by_role": {"main": given}}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": extra}))
+    with a_dag():
+        app = AppDef("app", [Role("main", "i", entrypoint="x", args=["{{ run_id }}"])])
+        task = LaunchAppOperator(task_id="t", app=app, launch_conn_id="place", unavailable_for_s=0)
+
+    assert '"pool": "ours"' in "\n".join(run_task(task, FakeExecutionApi()).lines)
+
+
 def test_a_missing_template_is_named(template) -> None:
     found = ran(template.parent, pod_template="other.yaml")
 

@@ -533,6 +533,54 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
     assert "no.sock" in str(found.error)
 
 
+@pytest.mark.parametrize("host", ["10.255.255.1:2375", "127.0.0.1:9", "localhost:9"])
+def test_an_address_without_a_scheme_is_not_a_path(monkeypatch, tmp_path, host: str) -> None:
+    """Docker takes it for one of TCP, also if the directory of the worker is allowed."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(support.RUN, "conf", {"host": host})
+    cfg = {"image_repo": "registry.example/x", "build_host": "{{ dag_run.conf['host'] }}"}
+
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    assert f"option build_host names {host!r}, which {REFUSED}" in str(found.error)
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"tcp://{host}")
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    assert REFUSED not in str(found.error)
+
+
+@pytest.mark.parametrize(
+    ("repository", "allowed", "of_connection", "is_allowed"),
+    [
+        ("registry.example/team/a", "", None, False),
+        ("registry.example/team/a", "CWD", None, False),
+        ("registry.example/team/../a", "docker://registry.example/team", None, False),
+        ("registry.example/team/a", "docker://registry.example/team", None, True),
+        ("registry.example/team/a", "", "registry.example/team", False),
+        ("registry.example/team/a", "", "registry.example/team/a", True),
+    ],
+    ids=["unknown", "directory", "above", "allowed", "other", "connection"],
+)
+def test_a_run_does_not_choose_to_whom_an_image_is_pushed(
+    monkeypatch, tmp_path, repository: str, allowed: str, of_connection: str | None, is_allowed: bool
+) -> None:
+    """The image has the files of the workspace, and the push needs a login of the worker."""
+    extra = {"host": "tcp://127.0.0.1:9", **({"image_repo": of_connection} if of_connection else {})}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", allowed.replace("CWD", str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(support.RUN, "conf", {"repository": repository})
+    cfg = {"image_repo": "{{ dag_run.conf['repository'] }}"}
+
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x")]), workspace=str(tmp_path), cfg=cfg)
+
+    if is_allowed:
+        assert "tcp://127.0.0.1:9" in str(found.error)
+    else:
+        assert f"option image_repo names {repository!r}, which {REFUSED}" in str(found.error)
+
+
 FIELD = "[FIELD_PATH]spec.nodeName"
 NOT_A_FIELD = "variable NODE begins with [FIELD_PATH], which stands for a field of the pod, and came from a template"
 
@@ -737,6 +785,53 @@ def test_a_config_of_hydra_that_a_run_names_is_not_read(tmp_path, monkeypatch, n
     assert found.state == "failed"
     assert REFUSED in str(found.error)
     assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "conf"),
+    [
+        ({"config_dir": "TMP/conf"}, {"config_name": "one"}),
+        ({"config_name": "one"}, {"config_dir": "~/conf"}),
+        ({"config_name": "one"}, {"config_dir": "file:TMP/cwd"}),
+        ({}, {"config_name": "one"}),
+    ],
+    ids=["name", "home", "address", "default"],
+)
+def test_the_directory_of_the_worker_allows_no_other_config_of_hydra(tmp_path, monkeypatch, args, conf) -> None:
+    """A name is not compared as a path, and a path as it is opened."""
+    cwd = tmp_path / "cwd"
+    for folder in (cwd, tmp_path / "conf", tmp_path / f"file:{cwd}"):
+        folder.mkdir(parents=True)
+        (folder / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
+    (tmp_path / "launchconfig").write_text(f"[component:utils.hydra]\nconfig_dir = {tmp_path}/conf\n")
+    monkeypatch.setenv("AIRFLOW__LAUNCH__CONFIG_FILE", str(tmp_path / "launchconfig"))
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(cwd))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # Hydra takes an address for the path of a folder whose name begins with `file:`.
+    monkeypatch.chdir(tmp_path if "file:" in str(conf) else cwd)
+    monkeypatch.setitem(support.RUN, "conf", {name: text.replace("TMP", f"{tmp_path}") for name, text in conf.items()})
+    written = {name: text.replace("TMP", f"{tmp_path}") for name, text in args.items()}
+
+    found = ran(
+        component="utils.hydra",
+        component_args={**written, **{name: f"{{{{ dag_run.conf['{name}'] }}}}" for name in conf}},
+    )
+
+    assert REFUSED in str(found.error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("names", [["config_dir"], ["config_name"], ["config_dir", "config_name"]])
+def test_a_config_of_hydra_in_an_allowed_folder_is_read(tmp_path, monkeypatch, names: list[str]) -> None:
+    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\n")
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+    values = {"config_dir": str(tmp_path), "config_name": "one"}
+    monkeypatch.setitem(support.RUN, "conf", values)
+    templates = {name: f"{{{{ dag_run.conf['{name}'] }}}}" for name in names}
+
+    found = ran(component="utils.hydra", component_args={**values, **templates})
+
+    assert "must give an AppDef, not dict" in str(found.error)
 
 
 def test_without_hydra_a_task_names_the_extra(tmp_path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_git_is_asked_only_about_a_checkout(
 
     assert git_identity(folder) is None
     assert asked.exists() is expected
+
+
+def test_git_starts_no_program_that_a_repository_monitors(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.email=a@example.com", "-c", "user.name=a"]
+    for arguments in (["init", "-q"], ["commit", "-qm", "a", "--allow-empty"]):
+        subprocess.run([*git, *arguments], check=True)
+    subprocess.run([*git, "config", "core.fsmonitor", f"touch {tmp_path}/.git/ran; false"], check=True)
+
+    assert git_identity(tmp_path) is not None
+    assert not (tmp_path / ".git" / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,10 +48,11 @@ def opened(write, tmp_path, monkeypatch):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "other.yaml").write_text("Container: {x: 2}\n")
 
-    def call(step: str, values: dict[str, Any]) -> Any:
+    def call(step: str, values: dict[str, Any], *, is_resumed: bool = False) -> Any:
         name = f"parts_{abs(hash(step + str(values)))}"
         write(PARTS.replace("FOLDER", str(tmp_path)), f"{name}.py")
-        text = FILE.replace("STEP", step.replace("PARTS", name)).replace("FOLDER", str(tmp_path))
+        text = FILE.replace("command_type: app, " if "command_type" in step else "", "")
+        text = text.replace("STEP", step.replace("PARTS", name)).replace("FOLDER", str(tmp_path))
         task = dag_from_file(write(text), name).get_task("app")
         parameters = {"values": values, "orders": dict.fromkeys(values, 1)}
         ti = SimpleNamespace(
@@ -58,7 +60,7 @@ def opened(write, tmp_path, monkeypatch):
             xcom_pull=lambda **_: parameters, xcom_push=lambda *_, **__: None,
         )  # fmt: skip
         run = SimpleNamespace(conf={}, run_id="r", clear_number=0, start_date=None)
-        context: Any = {"ti": ti, "params": {}, "dag_run": run, "run_id": "r", "task": task, "dag": task.dag}
+        context: Any = {"ti": ti, "params": values, "dag_run": run, "run_id": "r", "task": task, "dag": task.dag}
         context["task_state_store"] = Store()
         found = []
 
@@ -69,7 +71,7 @@ def opened(write, tmp_path, monkeypatch):
 
         monkeypatch.setattr(_run.OperatorRun, "run", launched)
         task.render_template_fields(context)
-        task.execute(context)
+        task.resume(context, {}) if is_resumed else task.execute(context)
         return found[0]
 
     return call
@@ -155,7 +157,61 @@ def test_an_earlier_step_does_not_name_the_folder_of_the_code(opened, tmp_path, 
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.parametrize("step", [COMPONENT, PROJECT], ids=["component", "project"])
+LOCAL = 'executor: {type: local, config: {code_dir: "DIR"}}, returns: []'
+SHELL = f'command_type: shell, command: "true", {LOCAL}'
+CONTAINER = (
+    'command_type: shell, command: "true", executor: {type: local-container, config: {image: i, code_dir: "DIR"}}'
+)
+PARAM = "{{ params.path }}"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository whose configuration lets `git status` create the file `ran`."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git = ["git", "-C", str(folder), "-c", "user.email=a@example.com", "-c", "user.name=a"]
+    (folder / "a").write_text("1\n")
+    for arguments in (["init", "-q"], ["add", "a"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *arguments], check=True)
+    (folder / ".gitattributes").write_text("* filter=own\n")
+    (folder / "a").write_text("2\n")
+    subprocess.run([*git, "config", "filter.own.clean", f"touch {tmp_path}/ran; cat"], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("text", [OF_RUN, PARAM, f"FOLDER/{PARAM}"], ids=["step", "form", "part"])
+def test_the_worker_runs_no_git_in_a_folder_that_a_run_names(opened, tmp_path, repository, text: str, capsys) -> None:
+    """In a container it is a path of the image."""
+    given = "repository" if text.startswith("FOLDER") else str(repository)
+
+    opened(CONTAINER.replace("DIR", text), {"path": given})
+
+    assert not (tmp_path / "ran").exists()
+    assert "the commit of the code is not recorded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("step", [SHELL, CONTAINER], ids=["local", "container"])
+def test_the_commit_of_a_folder_that_the_file_names_is_recorded(opened, tmp_path, repository, step: str) -> None:
+    opened(step.replace("DIR", str(repository)), {})
+
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", [OF_RUN, PARAM], ids=["step", "form"])
+@pytest.mark.parametrize(
+    "command", [SHELL, f"command_type: python, command: theirs.make, {LOCAL}"], ids=["shell", "function"]
+)
+def test_a_local_step_does_not_start_in_a_folder_that_a_run_names(
+    opened, tmp_path, repository, command: str, text: str
+) -> None:
+    """It would import modules from there."""
+    with pytest.raises(Exception, match=r"setting 'code_dir' of the executor names .* is not written in the DAG file"):
+        opened(command.replace("DIR", text), {"path": str(repository)})
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("step", [COMPONENT, PROJECT, SHELL], ids=["component", "project", "shell"])
 def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> None:
     """Also as a string in a template."""
     (tmp_path / "other").mkdir()
@@ -164,6 +220,32 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 
     opened(step.replace("DIR", "FOLDER/{{ 'other' }}"), {"path": "/elsewhere"})
     opened(step.replace("DIR", "FOLDER/other"), {"path": f"{tmp_path}/other"})
+
+
+DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}, executor: {type: local, config: {data_dir: \"DIR\"}}"
+
+
+@pytest.mark.parametrize(
+    "text", [OF_RUN, PARAM, f"/{PARAM}", f"FOLDER/a/{PARAM}"], ids=["step", "form", "root", "part"]
+)
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["started", "resumed"])
+def test_a_run_does_not_name_the_folder_in_which_files_of_tasks_are(
+    opened, tmp_path, text: str, is_resumed: bool
+) -> None:
+    given = "../elsewhere" if text.startswith("FOLDER") else f"{tmp_path}/elsewhere"
+
+    with pytest.raises(Exception, match=r"setting 'data_dir' of the executor names .* is not written in the DAG file"):
+        opened(DATA.replace("DIR", text), {"path": given}, is_resumed=is_resumed)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["FOLDER/data", "{{ 'FOLDER' }}/data", "FOLDER/{{ run_id }}", f"{OF_RUN}/deep"])
+def test_the_file_or_the_configuration_names_the_folder_of_files(opened, tmp_path, monkeypatch, text: str) -> None:
+    if text.startswith(OF_RUN):
+        monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path))
+
+    with pytest.raises(Exception, match="no file of the task matches"):
+        opened(DATA.replace("DIR", text), {"path": str(tmp_path), "word": "some"})
 
 
 @pytest.mark.parametrize(
@@ -177,3 +259,27 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 )
 def test_what_the_author_names_is_opened(opened, tmp_path, step: str) -> None:
     assert opened(step, {"path": "/elsewhere", "own": f"{tmp_path}/secret.yaml", "n": 5}) == {"x": 1}
+
+
+STEPS = {
+    "shell": 'command_type: shell, command: "cat greeting", returns: []',
+    "app": "command_type: app, app: {name: a, roles: [{name: r, image: /, entrypoint: cat, args: [greeting]}]}",
+    "component": "command_type: app, component: parts_of_workspace.cat",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_workspace_of_a_step_is_mirrored(write, test_dag, tmp_path, step: str) -> None:
+    write(
+        "from airflow_provider_launch.specs import AppDef, Role\n"
+        "def cat() -> AppDef:\n    return AppDef('a', [Role('r', '/', entrypoint='cat', args=['greeting'])])\n",
+        "parts_of_workspace.py",
+    )
+    write("hello\n", "src/greeting")
+    text = """
+        executor: local
+        dag: {start_at: a, steps: {a: {type: task, STEP, airflow: {workspace: FOLDER/src}, next: success}}}
+        """
+    text = text.replace("FOLDER", str(tmp_path)).replace("STEP", STEPS[step])
+
+    assert test_dag(dag_from_file(write(text), f"workspace_{step}")).states["a"] == "success"

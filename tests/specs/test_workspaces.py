@@ -145,6 +145,55 @@ def test_a_target_outside_the_workspace_is_refused(tmp_path, target):
         Workspace({str(tmp_path): target}).merge_into(tmp_path / "out")
 
 
+@pytest.fixture
+def linked(tmp_path):
+    """A function that merges a project with links `data`, `lib/data` and `main.py`, and then a second one."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "main.py").write_text("old")
+    (tmp_path / "code" / "lib").mkdir(parents=True)
+    for name, to in (("data", ""), ("lib/data", ""), ("main.py", "main.py")):
+        (tmp_path / "code" / name).symlink_to(tmp_path / "outside" / to)
+    (tmp_path / "other" / "lib" / "data").mkdir(parents=True)
+    (tmp_path / "other" / "lib" / "data" / "evil").write_text("new")
+    (tmp_path / "other" / "main.py").write_text("new")
+
+    def merge(source, target):
+        Workspace({f"{tmp_path}/code": "", f"{tmp_path}/{source}": target}).merge_into(tmp_path / "out")
+
+    yield merge
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["main.py"]
+    assert (tmp_path / "outside" / "main.py").read_text() == "old"
+
+
+@pytest.mark.parametrize("target", ["data/sub", "data/a/b/c", "lib/data/x"])
+@pytest.mark.parametrize("source", ["other", "other/main.py"])
+def test_nothing_is_merged_below_a_link(linked, source, target):
+    with pytest.raises(ValueError, match="is below a link in the workspace"):
+        linked(source, target)
+
+
+def test_no_file_is_merged_into_a_link(linked):
+    with pytest.raises(ValueError, match="is below a link in the workspace"):
+        linked("other/main.py", "data/")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "found"),
+    [
+        ("other", "", "main.py"),
+        ("other", "", "lib/data/evil"),
+        ("other", "data", "data/lib/data/evil"),
+        ("other/main.py", "main.py", "main.py"),
+        ("other/main.py", "data", "data"),
+    ],
+)
+def test_a_later_project_replaces_a_link(linked, tmp_path, source, target, found):
+    linked(source, target)
+
+    assert (tmp_path / "out" / found).read_text() == "new"
+    assert (tmp_path / "out" / found).resolve() == tmp_path / "out" / found
+
+
 def test_a_missing_project_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         Workspace({str(tmp_path / "missing"): ""}).merge_into(tmp_path / "out")

@@ -103,6 +103,35 @@ def test_equal_files_make_equal_archives(tmp_path):
         assert {member.mode for member in archive if member.isfile()} == {0o644}
 
 
+def linked(tmp_path, target: str, *, is_file: bool = False) -> Workspace:
+    """A workspace whose first project has a link `data` to a directory outside, and a second one with a target."""
+    (tmp_path / "outside").mkdir()
+    tree(tmp_path / "code", "main.py")
+    (tmp_path / "code" / "data").symlink_to(tmp_path / "outside")
+    tree(tmp_path / "other", "evil")
+    return Workspace({f"{tmp_path}/code": "", f"{tmp_path}/other/{'evil' if is_file else ''}": target})
+
+
+@pytest.mark.parametrize(
+    ("target", "is_file"),
+    [("data/sub", False), ("data/a/b/c", False), ("data/", True), ("data/x", True), ("main.py/x", False)],
+)
+def test_nothing_is_put_below_a_link(tmp_path, target, is_file):
+    """It would be written outside of the copy, with the rights of the worker."""
+    workspace = linked(tmp_path, target, is_file=is_file)
+    for given in (workspace, Workspace(dict(reversed(workspace.projects.items())))):
+        with pytest.raises(InvalidAppError, match=r"has files below .(data|main\.py)., which is a link or a file"):
+            WorkspaceFiles.of(given)
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["directory", "file"])
+def test_a_later_project_replaces_a_link(tmp_path, is_file):
+    WorkspaceFiles.of(linked(tmp_path, "data", is_file=is_file)).copy_to(str(tmp_path / "copy"))
+
+    assert not (tmp_path / "copy" / "data").is_symlink()
+    assert [*(tmp_path / "outside").iterdir()] == []
+
+
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
 def test_each_change_is_another_digest(tmp_path, change):
     root = tree(tmp_path, "a")
