@@ -80,9 +80,10 @@ class _AppTask(_TaskDecorator[Any, Any, Any]):
 
     def _expand(self, expand_input: Any, *, strict: bool) -> Any:
         # Imported here, because each parse of each DAG file pays for the imports at the top.
-        from airflow_provider_launch.operators._written import input_of_run
+        from airflow_provider_launch._task.mapped import input_of_run
+        from airflow_provider_launch.operators._written import written_for_function
 
-        return super()._expand(input_of_run(expand_input), strict=strict)
+        return super()._expand(input_of_run(expand_input, note=written_for_function), strict=strict)
 
 
 @overload

@@ -160,9 +160,10 @@ class _FunctionTask(_TaskDecorator[Any, Any, Any]):
             _check_arguments(self.function, self.kwargs.get("op_args") or (), partial)
             for _, path, each in items:
                 check_json(each, path, _is_later)
-        from airflow_provider_launch.operators._written import input_of_run
+        from airflow_provider_launch._task.mapped import input_of_run
+        from airflow_provider_launch.operators._written import written_for_function
 
-        return super()._expand(input_of_run(expand_input), strict=strict)
+        return super()._expand(input_of_run(expand_input, note=written_for_function), strict=strict)
 
 
 def _mapped_items(given: Any) -> Iterator[tuple[str, str, Any]]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
+from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._sources import strings_in
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-_FROM_MAPPED = "_BaseOperator__from_mapped"
-"""Whether Airflow made the task on the worker, from a mapped one and values of the run."""
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
@@ -38,11 +33,6 @@ class Written:
     """Their arguments, if the file has all of them."""
 
 
-def is_from_mapped(task: object) -> bool:
-    """Return whether Airflow made the task on the worker, with values of the run."""
-    return bool(getattr(task, _FROM_MAPPED, False))
-
-
 def written_in(task: LaunchAppOperator) -> Written:
     """Return the authors' part of a task that is not rendered yet; only for one that is not mapped."""
     return _written(task, [{name: getattr(task, name, None) for name in _FIELDS}])
@@ -56,76 +46,19 @@ def written_in_mapped(task: LaunchAppOperator) -> Written:
     return getattr(given, "written", None) or Written()
 
 
-def input_of_run(given: Any, *, operator: type | None = None) -> Any:
-    """Return the input of a mapped task that notes what its authors wrote before it reads values of a run.
-
-    All values of a run also count as such, so that Airflow renders none of them. Airflow does not count texts and
-    mappings in the output of a task that `.expand_kwargs` takes.
-
-    Args:
-        given: the input.
-        operator: the class of the task. None: the input has arguments of a function, which may have any names.
-    """
-    kind: Any = type(given)
-    return _input_of_run(kind, operator)(given.value)
+def written_for_operator(task: Any, mapped: Any) -> Written:
+    """Return the authors' part of a mapped task: its partial arguments, and the values of its input in the file."""
+    return _written_in_partial(task, mapped, of_function=False)
 
 
-@functools.cache
-def _input_of_run(base: Any, operator: type | None) -> Any:
-    class InputOfRun(base):  # type: ignore[misc]
-        written: Written | None = None
-
-        def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
-            mapped = context["task"]
-            self.written = _written_in_partial(mapped, self.value, of_function=operator is None)
-            mapping, seen_oids = super().resolve(context)
-            is_row = self.EXPAND_INPUT_TYPE == "list-of-dicts"
-            is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
-            if not is_row or is_written:
-                return mapping, seen_oids
-            if operator is not None:
-                _check_row(mapping, operator, mapped)
-            return mapping, {*seen_oids, *map(id, mapping.values())}
-
-    return InputOfRun
-
-
-def refuse_component_of_run() -> NoReturn:
-    """Refuse a component that a run names."""
-    _refuse("component comes from a run, and the worker would import it; write it into the DAG file")
-
-
-def _check_row(row: Mapping[str, Any], operator: type, task: Any) -> None:
-    """Refuse arguments that a run must not choose."""
-    if "component" in row:
-        refuse_component_of_run()
-    if refused := [name for name in row if name in _of_airflow()]:
-        _refuse(
-            f"argument {refused[0]!r} of .expand_kwargs() comes from a run, which may give only those of "
-            f"{operator.__name__} itself; give it to .partial()"
-        )
-    given = row.get("launch_conn_id") or ()
-    written = _code_of((), task).texts if given else ()
-    for conn_id in strings_in(given):
-        if conn_id not in written:
-            _refuse(
-                f"connection {conn_id!r} comes from a run in .expand_kwargs(), and the DAG file does not contain it; "
-                f"write it there"
-            )
-
-
-def _refuse(text: str) -> NoReturn:
-    from airflow_provider_launch._task.errors import final_errors
-    from airflow_provider_launch.specs.errors import InvalidAppError
-
-    with final_errors():
-        raise InvalidAppError(text)
+def written_for_function(task: Any, mapped: Any) -> Written:
+    """Return the same for a function, whose arguments are mapped."""
+    return _written_in_partial(task, mapped, of_function=True)
 
 
 def _written_in_partial(task: Any, mapped: Any, *, of_function: bool) -> Written:
-    """Return the authors' part of a mapped task: its partial arguments, and the values of its input in the file."""
     base = {**(task.dag.default_args if task.dag else {}), **task.partial_kwargs}
-    base = {name: value for name, value in base.items() if name not in _of_airflow()}
+    base = {name: value for name, value in base.items() if name not in arguments_of_airflow()}
     base["python_callable"] = getattr(task, "python_callable", None)
     rows: list[Mapping[str, Any]]
     if isinstance(mapped, Mapping):
@@ -193,12 +126,6 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or type(value) in {str, int, float, bool}
-
-
-@functools.cache
-def _of_airflow() -> frozenset[str]:
-    """Return the arguments of every operator."""
-    return frozenset(inspect.signature(BaseOperator.__init__).parameters)
 
 
 def _classes_of_authors(kind: type) -> list[type]:

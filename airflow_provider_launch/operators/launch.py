@@ -224,7 +224,7 @@ class LaunchAppOperator(BaseOperator):
         """Return the operator with some of its arguments; `expand` adds the others for each mapped task."""
         _refuse_peer_arguments(kwargs, cls)
         made = super().partial(**kwargs)
-        made.__class__ = partial_class(type(made))  # type: ignore[arg-type]
+        made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
         return made
 
     def _check_arguments(self) -> None:
@@ -288,8 +288,8 @@ class LaunchAppOperator(BaseOperator):
                 "give exactly one of `app` and `component`: an AppDef, or the name of a function that returns one"
             )
         if self.component is not None:
+            from airflow_provider_launch._task.mapped import is_from_mapped
             from airflow_provider_launch.operators._component import check_component
-            from airflow_provider_launch.operators._written import is_from_mapped
 
             # On the worker its arguments may come from a run, so nothing is called before they are checked.
             if not is_from_mapped(self):
@@ -469,7 +469,8 @@ class LaunchAppOperator(BaseOperator):
 
     def _written_part(self) -> Written:
         """Return the part of the DAG file, before templates are rendered; for operators built on this one."""
-        from airflow_provider_launch.operators._written import is_from_mapped, written_in, written_in_mapped
+        from airflow_provider_launch._task.mapped import is_from_mapped
+        from airflow_provider_launch.operators._written import written_in, written_in_mapped
 
         return written_in_mapped(self) if is_from_mapped(self) else written_in(self)
 
@@ -558,8 +559,8 @@ class LaunchAppOperator(BaseOperator):
 
         These are the files and addresses in the DAG file, and those in the code of the function that builds the app.
         """
+        from airflow_provider_launch._task.mapped import is_from_mapped
         from airflow_provider_launch.operators._sources import Sources
-        from airflow_provider_launch.operators._written import is_from_mapped
 
         written = self._written
         if written is None:
@@ -639,16 +640,14 @@ def _set_upstream(task: Any, fields: Iterable[object]) -> None:
 
 
 @functools.cache
-def partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
-    """Return a class of partial operators whose mapped tasks know what comes from a run."""
-
+def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
     class Partial(base):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
         def expand(self, **mapped_kwargs: Any) -> MappedOperator:
             _refuse_peer_arguments(mapped_kwargs, self.operator_class)
             if hasattr(mapped_kwargs.get("component"), "resolve"):
-                from airflow_provider_launch.operators._written import refuse_component_of_run
+                from airflow_provider_launch._task.mapped import refuse_component_of_run
 
                 refuse_component_of_run()
             return self._mapped(super().expand(**mapped_kwargs), mapped_kwargs)
@@ -657,10 +656,12 @@ def partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
             return self._mapped(super().expand_kwargs(kwargs, strict=strict), kwargs)
 
         def _mapped(self, task: MappedOperator, mapped: object) -> MappedOperator:
-            from airflow_provider_launch.operators._written import input_of_run
+            from airflow_provider_launch._task.mapped import input_of_run
+            from airflow_provider_launch.operators._written import written_for_operator
 
             _set_upstream(task, (self.kwargs, mapped))
-            task.expand_input = input_of_run(task.expand_input, operator=self.operator_class)
+            given = task.expand_input
+            task.expand_input = input_of_run(given, operator=self.operator_class, note=written_for_operator)
             return task
 
     return Partial

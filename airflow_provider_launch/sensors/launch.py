@@ -133,7 +133,7 @@ class AppStatusSensor(BaseSensorOperator):
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Return the sensor with some of its arguments; `expand` adds the others for each mapped task."""
-        from airflow_provider_launch.operators.launch import partial_class
+        from airflow_provider_launch._task.mapped import partial_class
 
         made = super().partial(**kwargs)
         made.__class__ = partial_class(type(made))  # type: ignore[arg-type]
