@@ -92,10 +92,12 @@ def _check_row(row: Mapping[str, Any], operator: type, task: Any) -> None:
             f"argument {refused[0]!r} of .expand_kwargs() comes from a run, which may give only those of "
             f"{operator.__name__} itself; give it to .partial()"
         )
-    given = row.get("launch_conn_id") or ()
-    dag = task.get_dag()
-    lines = linecache.getlines(dag.fileloc) if given and dag and dag.fileloc else []
-    for conn_id in [given] if isinstance(given, str) else given:
+    if "launch_conn_id" not in row:
+        return
+    given, dag = row["launch_conn_id"], task.get_dag()
+    lines = linecache.getlines(dag.fileloc) if dag and dag.fileloc else []
+    # None allows a sensor all connections.
+    for conn_id in given if isinstance(given, list) and given else [given]:
         quoted = f'"{conn_id}"', f"'{conn_id}'"
         if not isinstance(conn_id, str) or not any(each in line for line in lines for each in quoted):
             _refuse(

@@ -13,24 +13,20 @@ import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
-from enum import Enum
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
-from pathlib import Path, PurePath
-from types import CodeType, MappingProxyType, ModuleType, SimpleNamespace
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators.templates import is_plain_object
+from airflow_provider_launch.operators._values import attributes_of, file_of, module_of, texts_in, variables_of
 
 _MOST_PARTS = 64
 """Most parts of a path that is searched."""
 _MOST_MODULES = 100
-_DEEPEST = 4
-"""Most objects inside of each other whose attributes are read."""
 _TRIES = 5
-_CONTAINERS = (str, PurePath, list, tuple, set, frozenset, dict, MappingProxyType)
-"""Not all mappings, because Airflow names the run in `os.environ`."""
+_IMPORT_INSIDE = re.compile(r"[ \t]+(?:import|from)[ \t]")
 _OWN = __name__.partition(".")[0]
 _WORKSPACES = ("Workspace", "from_str")
 _LIBRARIES = (
@@ -61,7 +57,7 @@ class Code:
         for function in functions:
             self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
-        self._read_file(dag_file, {})
+        self._read_file(dag_file, {}, is_limited=False)
         self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
         self._temporary = Path(os.path.realpath(tempfile.gettempdir()))
         self._older: set[str] | None = None
@@ -86,23 +82,29 @@ class Code:
 
     def read(self, function: Any) -> None:
         """Add the texts of one more function or class."""
-        if isinstance(function, type):
+        if issubclass(type(function), type):
+            self._packages.update(_package_of(file_of(module_of(function))))
             self._read_module(function.__module__)
+            # An operator of an author: its constructor makes the fields.
+            for each in [*vars(function).values()]:
+                if type(each) is FunctionType:
+                    self.read(each)
             return
         if isinstance(function, functools.partial):
             self._read_values([function.args, function.keywords])
             self.read(function.func)
             return
-        function = inspect.unwrap(function)
-        method = function if inspect.isroutine(function) else function.__call__
-        if inspect.ismethod(method):
-            self._read_values([getattr(method.__self__, "__dict__", {})])
-        function = getattr(method, "__func__", method)
-        self._read_values([getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)])
-        for cell in getattr(function, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # an empty cell
-                self._read_values([cell.cell_contents])
-        with contextlib.suppress(TypeError, AttributeError):  # a function of C has no file
+        # Functions of C have none of these.
+        with contextlib.suppress(Exception):
+            function = inspect.unwrap(function)
+            method = function if inspect.isroutine(function) else function.__call__
+            if inspect.ismethod(method):
+                self._read_values(attributes_of(method.__self__))
+            function = getattr(method, "__func__", method)
+            self._read_values([function.__defaults__, function.__kwdefaults__])
+            for cell in function.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    self._read_values([cell.cell_contents])
             file = inspect.getsourcefile(function) or ""
             self._packages.update(_package_of(file))
             self._read_file(file, function.__globals__)
@@ -112,9 +114,8 @@ class Code:
         """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
         code = function.__code__
         rows = [row for each in _codes(code) for *_, row in each.co_lines() if row]
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
-            self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
+        tree = _tree(linecache.getlines(code.co_filename, function.__globals__), code.co_filename)
+        self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
         own = inspect.signature(function).parameters.get("workspace")
         if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
             self._marks.add(own.default)
@@ -122,10 +123,10 @@ class Code:
     def _read_module(self, name: str) -> None:
         """Read a module of an author by its name, also one that a function has not imported yet."""
         module = sys.modules.get(name)
-        spec = None if module else _found(name)
-        file = getattr(module, "__file__", None) or (spec.origin if spec and spec.has_location else None)
+        spec = _found(name) if module is None else None
+        file = file_of(module) or (spec.origin if spec and spec.has_location else "")
         # The loader of a zip archive finds the source by these variables.
-        variables = vars(module) if module else {"__name__": name, "__loader__": spec and spec.loader}
+        variables = variables_of(module) or {"__name__": name, "__loader__": spec and spec.loader}
         if file and not self._is_library(file, variables):
             self._read_file(file, variables)
 
@@ -138,18 +139,23 @@ class Code:
         self._packages.update(_package_of(file) if is_of_author else ())
         return not is_of_author
 
-    def _read_file(self, file: str, variables: dict[str, Any]) -> None:
+    def _read_file(self, file: str, variables: dict[str, Any], *, is_limited: bool = True) -> None:
         """Read a module and those that it imports; nothing if there is no such file."""
         lines = linecache.getlines(file, variables) if file not in self._modules else []
-        if not lines or len(self._modules) >= _MOST_MODULES:
+        # Installed packages take nothing from the limit for the modules of the DAG.
+        count = sum(bool(_package_of(each)) is bool(_package_of(file)) for each in self._modules)
+        if not lines or (is_limited and count >= _MOST_MODULES):
             return
         self._modules.add(file)
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
                 names.update(code.co_names, code.co_freevars)
-                self._read_values([code.co_consts])
-            for name in _imports_in(_tree("".join(lines), file), str(variables.get("__package__") or "")):
+                # Only here, because it takes time: `src:app` may describe a workspace.
+                self.texts.update(strings_in(code.co_consts))
+            # Variables have the modules of other imports.
+            is_known = "__file__" in variables and not any(map(_IMPORT_INSIDE.match, lines))
+            for name in () if is_known else _imports_in(_tree(lines, file), str(variables.get("__package__") or "")):
                 self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
@@ -157,34 +163,37 @@ class Code:
             self._read_values([folders, file, Path(file).stem] if "__file__" in names else ())
             self._starts |= {tempfile.gettempdir()} if "gettempdir" in names else set()
             self._starts |= {str(parent) for each in folders for parent in (each, *each.parents)}
-        self._read_values(value for name, value in variables.items() if not name.startswith("__"))
-        self._read_attributes([value for name, value in variables.items() if name in names], names)
+        pairs = [*variables.items()]
+        self._read_values(value for name, value in pairs if not name.startswith("__"))
+        self._read_attributes([value for name, value in pairs if name in names], names)
 
     def _read_attributes(self, values: list[Any], names: Collection[str]) -> None:
         """Read what a module may name with dots, such as `settings.PLACE`, without calling properties."""
         seen = {id(value) for value in values}
         for value in values:
-            is_module = isinstance(value, ModuleType)
-            module = value if is_module else sys.modules.get(str(getattr(value, "__module__", None)))
-            file = getattr(module, "__file__", None) or ""
-            # A folder of modules may have no file, and neither do the modules of C.
-            if self._is_library(file, vars(module)) if file else not hasattr(value, "__path__"):
-                continue
-            self._read_file(file, vars(module))
-            if is_module or isinstance(value, type):
-                found = [inspect.getattr_static(value, name, None) for name in names]
-                self._read_values(found)
-                values += [each for each in found if isinstance(each, (ModuleType, type)) and id(each) not in seen]
-                seen.update(map(id, found))
+            with contextlib.suppress(Exception):  # the class of an object may do anything
+                module = module_of(value)
+                file, variables = file_of(module), variables_of(module)
+                # A folder of modules may have no file, and neither do the modules of C.
+                if self._is_library(file, variables) if file else "__path__" not in variables_of(value):
+                    continue
+                self._read_file(file, variables)
+                if issubclass(type(value), (ModuleType, type)):
+                    found = [inspect.getattr_static(value, name, None) for name in names]
+                    self._read_values(found)
+                    new = [each for each in found if id(each) not in seen]
+                    values += [each for each in new if issubclass(type(each), (ModuleType, type))]
+                    seen.update(map(id, found))
 
-    def _read_values(self, values: Iterable[Any], depth: int = 0) -> None:
-        for value in values:
-            each = value.value if isinstance(value, Enum) else value
-            with contextlib.suppress(RecursionError, RuntimeError):  # it contains itself, or changes
-                if isinstance(each, _CONTAINERS) or is_plain_object(each):
-                    self.texts.update(strings_in(each))
-                elif depth < _DEEPEST and _is_of_author(type(each)):
-                    self._read_values([*getattr(each, "__dict__", {}).values()], depth + 1)
+    def _read_values(self, values: Iterable[Any]) -> None:
+        self.texts |= texts_in(values, self._is_settings)
+
+    def _is_settings(self, kind: type) -> bool:
+        """Return whether objects of a class are settings of an author, and not of Airflow, which knows the run."""
+        module = module_of(kind)
+        file = file_of(module)
+        is_of_airflow = any(base.__module__.partition(".")[0] == "airflow" for base in kind.__mro__)
+        return bool(file) and not is_of_airflow and not self._is_library(file, variables_of(module))
 
 
 def is_library(file: str) -> bool:
@@ -196,12 +205,6 @@ def _package_of(file: str) -> set[str]:
     """Return the installed package with this file, as a set; empty for our own and Airflow's, and for other files."""
     found = re.match(r".*/(?:site|dist)-packages/([^/]+)", file)
     return set() if found is None or found[1] in {_OWN, "airflow"} else {found[0]}
-
-
-def _is_of_author(kind: type) -> bool:
-    """Return whether objects of the class are settings of an author, and not modules, functions or of a library."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind is SimpleNamespace or (file is not None and not is_library(file))
 
 
 def _found(name: str) -> Any:
@@ -219,11 +222,11 @@ def _found(name: str) -> Any:
     return found
 
 
-def _tree(text: str, file: str) -> ast.AST:
+def _tree(lines: Sequence[str], file: str) -> ast.AST:
     # Python 3.11 raises a SystemError if a destructor parses code at the same time.
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):
-            return ast.parse(text, file)
+            return ast.parse("".join(lines), file)
     return ast.Module([], [])
 
 

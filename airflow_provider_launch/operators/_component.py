@@ -36,7 +36,7 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
-    _check_component(task)
+    check_name(task)
     function = function_of(task)
     _check_configs(task, function)
     app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
@@ -44,17 +44,22 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     return app
 
 
-def _check_component(task: LaunchAppOperator) -> None:
-    """Refuse a component that a run names; an operator built on this one may name any in its code."""
+def check_name(task: LaunchAppOperator) -> None:
+    """Refuse a component that a run names, before it is imported; an operator of an author may name any in its code.
+
+    Raises:
+        InvalidAppError: as above.
+    """
     written, name = task._written, task.component  # noqa: SLF001 - part of the operator
-    if written is None or name in written.components:
+    if written is None or name is None or name in written.components:
         return
-    if written.code is None or name not in written.code.texts:
+    if not written.has_component(name):
         raise InvalidAppError(
             f"component {name!r} is not written in the DAG file or in the class of the operator: it may come from a "
             f"run, and the worker would import it; write it there"
         )
-    written.code.read(function_of(task))
+    if written.code is not None:
+        written.code.read(function_of(task))
 
 
 def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
@@ -66,7 +71,8 @@ def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> 
     given = bound_args(function, arguments, of_deployment).kwargs
     defaults = bound_args(function, {}, {"config_name": "", **of_deployment}).kwargs
     # Also as a part of an argument: `--config_dir=conf`.
-    texts = {*written.texts, *(text.partition("=")[2] for text in written.texts if "{" not in text)}
+    own = written.code.texts if written.is_built and written.code else ()
+    texts = {*written.texts, *own, *(text.partition("=")[2] for text in written.texts if "{" not in text)}
     check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, texts)
     if written.code is not None:
         written.code.texts.update(texts_of_config(function, arguments, of_deployment, written.texts))

@@ -31,9 +31,18 @@ class Sources:
             these. None allows all, because no template was rendered.
         code: for an app that a function builds: what the function could name.
         is_free: the app of a component with arguments that are written in the DAG file may name all locations.
+        are_options_built: whether the code also makes the options of the task.
     """
 
-    def __init__(self, literals: Collection[str] | None, code: Code | None = None, *, is_free: bool = False) -> None:
+    def __init__(
+        self,
+        literals: Collection[str] | None,
+        code: Code | None = None,
+        *,
+        is_free: bool = False,
+        are_options_built: bool = False,
+    ) -> None:
+        self._are_options_built = are_options_built
         self._literals = literals
         self._code = code
         self._is_free = is_free or (literals is None and code is None)
@@ -63,7 +72,7 @@ class Sources:
 
     def check_option(self, given: str, location: str, what: str) -> None:
         """Do the same for an option of the task, which the DAG file contains also if a function builds the app."""
-        Sources(self._literals).check(given, location, what)
+        Sources(self._literals, self._code if self._are_options_built else None).check(given, location, what)
 
     def check_variables(self, app: AppDef) -> None:
         """Refuse variables that a text from a run would make a field of the pod, because such a text is data.

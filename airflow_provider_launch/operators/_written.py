@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,15 @@ class Written:
     """The components of the task, and of each element if it is mapped."""
     args: list[Any] = field(default_factory=list)
     """Their arguments, if the file has all of them."""
+    is_built: bool = False
+    """Whether the constructor of an author's operator makes the fields of a mapped task."""
+
+    def has_component(self, name: object) -> bool:
+        """Return whether a component is in the file; the name in code may have two parts, as in `f"own.{kind}"`."""
+        if name in self.components or self.code is None or not isinstance(name, str):
+            return name in self.components
+        texts = {*self.texts, *self.code.texts}
+        return name in texts or any(name.startswith(text) and name[len(text) :] in texts for text in texts if text)
 
 
 def written_in(task: LaunchAppOperator) -> Written:
@@ -93,11 +102,25 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     if getattr(kind, "_builds_app", False):
         functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
     if kind is not type(task):
-        functions += _classes_of_authors(kind)
-    if functions or found.components:
+        functions += (classes := _classes_of_authors(kind))
+        found.is_built = bool(classes)
+    # A component with written arguments is free, unless the task is mapped and may have others.
+    is_free = kind is type(task) and len(found.args) == len(elements) and not any(map(_has_template, found.args))
+    if functions or (found.components and not is_free):
         functions += _components_of(task, found.components)
-        found.code = _code_of(functions, task)
+        found.code = _code_of(functions, task, {*found.texts, *_defaults_of(found.components)})
     return found
+
+
+def _has_template(value: object) -> bool:
+    return any("{" in text for text in strings_in(value))
+
+
+def _defaults_of(components: Iterable[str]) -> Iterator[str]:
+    from airflow_provider_launch.hooks.connections import deployment
+
+    for name in components:
+        yield from strings_in(deployment().component_defaults(name))
 
 
 def _components_of(task: Any, names: Iterable[str]) -> list[Any]:
@@ -112,11 +135,11 @@ def _components_of(task: Any, names: Iterable[str]) -> list[Any]:
     return found
 
 
-def _code_of(functions: Sequence[Any], task: Any) -> Code:
+def _code_of(functions: Sequence[Any], task: Any, texts: Iterable[str]) -> Code:
     from airflow_provider_launch.operators._code import Code
 
     dag = task.get_dag()
-    return Code(functions, dag.fileloc if dag and dag.fileloc else "")
+    return Code(functions, dag.fileloc if dag and dag.fileloc else "", texts)
 
 
 def _is_plain(value: object) -> bool:

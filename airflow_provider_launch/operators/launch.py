@@ -449,8 +449,14 @@ class LaunchAppOperator(BaseOperator):
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow calls the function of `app` in here, and this also for mapped tasks.
-        if parent is self and self._written is None:
-            self._written = self._written_part()
+        if parent is self:
+            self._note_written()
+            if self.component is not None:
+                from airflow_provider_launch.operators._component import check_name
+
+                # Rendering the arguments imports the component.
+                with _final_errors():
+                    check_name(self)
         is_function = parent is self and callable(self.app)
         super()._do_render_template_fields(parent, *args, **kwargs)
         if is_function and not callable(self.app):
@@ -466,6 +472,16 @@ class LaunchAppOperator(BaseOperator):
             from airflow_provider_launch.functions.arguments import named_args
 
             register(hidden_in_arguments(named_args(function, rendered)))
+
+    def prepare_for_execution(self) -> Any:
+        """Return the copy that runs, with the part of the authors of the DAG file."""
+        made: Any = super().prepare_for_execution()
+        made._note_written()  # noqa: SLF001 - of this class
+        return made
+
+    def _note_written(self) -> None:
+        if self._written is None:
+            self._written = self._written_part()
 
     def _written_part(self) -> Written:
         """Return the part of the DAG file, before templates are rendered; for operators built on this one."""
@@ -568,7 +584,8 @@ class LaunchAppOperator(BaseOperator):
         is_free = self.component is not None and any(self.component_args == each for each in written.args)
         # The author of an operator built on this one may make an app of the mapped values.
         uses_code = self._is_app_made or is_from_mapped(self)
-        return Sources(written.texts, written.code if uses_code else None, is_free=is_free)
+        code = written.code if uses_code else None
+        return Sources(written.texts, code, is_free=is_free, are_options_built=written.is_built)
 
 
 def _as_app(value: Any) -> AppDef:
