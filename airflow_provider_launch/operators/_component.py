@@ -70,9 +70,9 @@ def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> 
     arguments = _arguments(task.component_args)
     given = bound_args(function, arguments, of_deployment).kwargs
     defaults = bound_args(function, {}, {"config_name": "", **of_deployment}).kwargs
+    texts = {*written.texts, *(written.code.texts if written.is_built and written.code else ())}
     # Also as a part of an argument: `--config_dir=conf`.
-    own = written.code.texts if written.is_built and written.code else ()
-    texts = {*written.texts, *own, *(text.partition("=")[2] for text in written.texts if "{" not in text)}
+    texts |= {text.partition("=")[2] for text in texts if "{" not in text}
     check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, texts)
     if written.code is not None:
         written.code.texts.update(texts_of_config(function, arguments, of_deployment, written.texts))

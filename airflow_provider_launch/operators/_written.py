@@ -35,11 +35,12 @@ class Written:
     """Whether the constructor of an author's operator makes the fields of a mapped task."""
 
     def has_component(self, name: object) -> bool:
-        """Return whether a component is in the file; the name in code may have two parts, as in `f"own.{kind}"`."""
+        """Return whether a component is in the file, or code made its name of an argument: `f"own.{kind}:train"`."""
         if name in self.components or self.code is None or not isinstance(name, str):
             return name in self.components
-        texts = {*self.texts, *self.code.texts}
-        return name in texts or any(name.startswith(text) and name[len(text) :] in texts for text in texts if text)
+        code = {"", *self.code.texts}
+        parts = (name.partition(text) for text in self.texts if text and text in name)
+        return name in code or any(before in code and after in code for before, _, after in parts)
 
 
 def written_in(task: LaunchAppOperator) -> Written:

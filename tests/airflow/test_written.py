@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import importlib
+import importlib.abc
+import importlib.util
 import json
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from airflow.sdk import task, task_group
+from airflow.sdk import Param, task, task_group
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
@@ -132,6 +135,17 @@ def test_a_sensor_renders_no_template_of_a_run(monkeypatch, how: str) -> None:
     assert "hush-token" not in str(found.error)
 
 
+@pytest.mark.parametrize("given", [None, [], "launch_{}".format("elsewhere")])
+def test_a_row_does_not_lift_the_limit_of_a_sensor(given: Any) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"handle": "local://launch_elsewhere/a", "launch_conn_id": given}]
+    with a_dag():
+        part = AppStatusSensor.partial(task_id="t", launch_conn_id="place")
+        made = part.expand_kwargs(make(), strict=False)  # type: ignore[arg-type]
+
+    assert "comes from a run in .expand_kwargs()" in str(mapped(api, made).error)
+
+
 # ---- operators built on ours ---------------------------------------------------------------------------------------
 
 
@@ -203,6 +217,35 @@ def test_texts_that_an_operator_makes_of_mapped_values_name_no_file(
     assert not (tmp_path / "opened").exists()
 
 
+class OfName(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"components/{kind}.py:made", **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["../../theirs", "own"])
+@pytest.mark.parametrize("args", [{"word": "a"}, ["--word", "a"]], ids=["names", "list"])
+def test_a_component_of_a_run_is_not_imported(tmp_path, kind: str, args: Any) -> None:
+    """Rendering the arguments needs their types."""
+    for file in ("dags/components/own.py", "theirs.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(
+            "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
+            "def made(word: str) -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x')])\n\n\n"
+            f"open('{tmp_path / 'imported'}', 'w').close()\n"
+        )
+    is_written = kind == "own"
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [kind]
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dags" / "dag.py")
+        part = OfName.partial(task_id="t", component_args=args, **OPEN)
+        made = part.expand(kind=[kind] if is_written else make())
+    found = mapped(api, made)
+
+    assert ("is not written in the DAG file or in the class of the operator" in str(found.error)) is not is_written
+    assert (tmp_path / "imported").exists() is is_written
+
+
 class OfAuthor(LaunchAppOperator):
     def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
         app = made_of(overlay)
@@ -268,6 +311,43 @@ def test_a_field_that_an_operator_sets_in_a_run_names_no_file(secret, monkeypatc
 
 def own_code() -> AppDef:
     return AppDef("app", [Role("main", "i", entrypoint="x", workspace=Workspace({".": ""}))])
+
+
+class Renders(LaunchAppOperator):
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        self.component_args = {"overlay": context["dag_run"].conf["file"]}
+        super().render_template_fields(context, jinja_env)
+
+
+def test_a_field_that_an_operator_sets_before_it_renders_names_no_file(secret, monkeypatch) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    with a_dag():
+        name = "tests.airflow.test_written:one_of"
+        made = Renders(task_id="t", component=name, component_args={"overlay": "x"}, **OPEN)
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+
+
+class OwnParam(Param):
+    pass
+
+
+def test_a_parameter_in_the_dag_file_has_no_value_of_the_run(secret, monkeypatch) -> None:
+    """Airflow writes the value into the object before the task is rendered."""
+    monkeypatch.setitem(support.RUN, "conf", {"overlay": str(secret)})
+    monkeypatch.setattr(sys.modules[__name__], "OVERLAY", OwnParam("gpu.yaml", type="string"))
+    with a_dag():
+
+        @task.launch(params={"overlay": OVERLAY}, **OPEN)
+        def train(overlay: str) -> AppDef:
+            return made_of(overlay)
+
+        made = train("{{ params.overlay }}").operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+
+
+OVERLAY: Any = None
 
 
 class Few(LaunchAppOperator):
@@ -416,6 +496,166 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
     found = run_task(made, FakeExecutionApi())
     for module in ("lazily", "lazily.build", "lazily.paths", "lazy_paths"):
         sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
+class Lazy:
+    """As lazy objects of libraries: each look at its class or attributes loads it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise LookupError(f"loaded for {name}")
+
+
+class LazyDict(dict):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        raise LookupError("loaded")
+
+    keys = values = items = __getitem__ = __iter__
+
+
+class Meta(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise LookupError(f"loaded for {name}")
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+@dataclasses.dataclass
+class Unset:
+    overlay: str = dataclasses.field(init=False)
+
+
+def lazy_module() -> ModuleType:
+    spec = importlib.util.spec_from_loader("a_lazy_module", Failing())
+    assert spec is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)  # type: ignore[arg-type]
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Failing(importlib.abc.Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        raise LookupError("loaded")
+
+
+LAZY: Any = None
+LAZY_KINDS = {
+    "object": Lazy, "mapping": lambda: LazyDict(a="b"), "class": lambda: OfMeta, "instance": OfMeta, "unset": Unset,
+    "module": lazy_module,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAZY_KINDS)
+@pytest.mark.parametrize("how", ["component", "function"])
+def test_an_object_of_a_module_is_not_loaded_and_hides_no_text(secret, monkeypatch, how: str, kind: str) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LAZY", LAZY_KINDS[kind]())
+    monkeypatch.setattr(sys.modules[__name__], "AFTER", {"lazy": LAZY, "overlay": str(secret)})
+    monkeypatch.setitem(support.RUN, "conf", {"word": "x"})
+    with a_dag():
+        if how == "component":
+            args = {"word": "{{ dag_run.conf['word'] }}"}
+            made = LaunchAppOperator(
+                task_id="t", component="tests.airflow.test_written:after", component_args=args, **OPEN
+            )
+        else:
+            made = task.launch(task_id="t", **OPEN)(after)("a word").operator  # type: ignore[call-overload]
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.logged("hush-token"), found.error
+
+
+AFTER: dict[str, Any] = {}
+
+
+def after(word: str) -> AppDef:
+    """Name LAZY and OfMeta.x, so that their attributes are looked at."""
+    if word == "never":
+        return LAZY.x or OfMeta.x
+    return made_of(AFTER["overlay"])
+
+
+@pytest.mark.parametrize("how", ["joined", "mapped", "component"])
+def test_arguments_in_the_dag_file_are_parts_of_paths(secret, how: str) -> None:
+    folder, name = str(secret.parent), "".join(secret.name)
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train(folder: str, name: str) -> AppDef:
+            return made_of(f"{folder}/{name}")
+
+        if how == "mapped":
+            made: Any = train.partial(folder=folder).expand(name=[name]).operator  # type: ignore[attr-defined]
+        elif how == "joined":
+            made = train(folder, name).operator  # type: ignore[attr-defined]
+        else:
+            args = {"folder": folder, "name": name, "word": "{{ ti.task_id }}"}
+            made = LaunchAppOperator(
+                task_id="t", component="tests.airflow.test_written:in_folder", component_args=args, **OPEN
+            )
+
+    assert run_task(made, FakeExecutionApi(), map_index=0 if how == "mapped" else -1).logged("hush-token")
+
+
+def in_folder(folder: str, name: str, word: str) -> AppDef:
+    return made_of(f"{folder}/{name}")
+
+
+class OfFolder(LaunchAppOperator):
+    def __init__(self, *, size: str, **kwargs: Any) -> None:
+        super().__init__(app=made_of({}), workspace=".", **kwargs)
+        self.size = size
+
+
+def operator_for(overlay: str) -> type[LaunchAppOperator]:
+    class OfClosure(LaunchAppOperator):
+        def __init__(self, *, size: str, **kwargs: Any) -> None:
+            super().__init__(app=made_of(overlay), **kwargs)
+            self.size = size
+
+    return OfClosure
+
+
+def test_a_mapped_operator_opens_files_of_its_closure(secret) -> None:
+    with a_dag():
+        made = operator_for(str(secret)).partial(task_id="t", **OPEN).expand(size=["small"])
+
+    assert run_task(made, FakeExecutionApi(), map_index=0).logged("hush-token")
+
+
+def test_a_mapped_operator_may_name_the_folder_of_the_dag_file() -> None:
+    with a_dag():
+        made = OfFolder.partial(task_id="t", **OPEN).expand(size=["small"])
+
+    assert REFUSED not in str(run_task(made, FakeExecutionApi(), map_index=0).error)
+
+
+def test_installed_packages_do_not_use_up_the_limit_of_modules(secret, tmp_path, monkeypatch) -> None:
+    package = tmp_path / "site-packages" / "acme_large"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import airflow_provider_launch\n" + "".join(f"import acme_large.m{number}\n" for number in range(120))
+    )
+    for number in range(120):
+        (package / f"m{number}.py").write_text("import airflow_provider_launch\n")
+    (tmp_path / "acme_paths.py").write_text(f"def overlay(size):\n    return {{'gpu': '{secret}'}}[size]\n")
+    (tmp_path / "acme_build.py").write_text(
+        "import acme_large\nimport acme_paths\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def build(context, jinja_env):\n    acme_large.m1\n"
+        "    role = Role('m', 'i', entrypoint='x', metadata={'docker': acme_paths.overlay('gpu')})\n"
+        "    return AppDef('a', [role])\n"
+    )
+    for folder in (tmp_path, package.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    build = importlib.import_module("acme_build").build
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    for module in [name for name in sys.modules if name.startswith("acme_")]:
+        sys.modules.pop(module)
 
     assert found.logged("hush-token"), found.error
 

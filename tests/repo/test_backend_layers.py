@@ -139,6 +139,7 @@ NAMES_ENGINES = {
     "connections/airflow_types.py": "the engine that a type of connection of Airflow belongs to",
     "connections/launch.py": "extras that only connections of AWS have",
     "connections/probes.py": "the test of a connection asks more than a list where an engine can tell more",
+    "operators/_request.py": "the address of a repository of images begins with `docker://`, as in other tools",
     "workspace/docker_workspace.py": "images are built by a Docker engine, whatever runs them",
     "specs/named_resources_aws.py": "a label of Kubernetes' nodes",
 }
