@@ -62,7 +62,9 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
     for role in app.roles:
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, start, end] for start, end in hidden_spans(text)]
-        by_name = {*hidden_in_env(role.env), *hidden_in_args(role.args)} - {""}
+        # No more than can be masked, because the search for each takes as long as the text.
+        named = hidden_in_env(role.env) | hidden_in_args(role.args)
+        by_name, _ = chosen({value: 0 if is_named else 2 for value, is_named in named.items() if value})
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
                       for value in by_name if value in text]  # fmt: skip
@@ -124,6 +126,21 @@ def hidden_in_arguments(value: Any) -> dict[str, int]:
     These are values of arguments with such names, of an `env` and in command lines, and parts of texts.
     """
     return forms_of(hidden_in_document(value, "", is_secret_argument))
+
+
+def register_written(fields: Iterable[Any]) -> None:
+    """Mask the secrets in fields of the DAG file, before those of a run, which may be any number.
+
+    Args:
+        fields: apps, or other data; templates are not rendered.
+    """
+    found: dict[str, bool] = {}
+    for value in fields:
+        roles = getattr(value, "roles", None)
+        for part in [vars(role) for role in roles] if isinstance(roles, list) else [value]:
+            with contextlib.suppress(Exception):  # an app that is not valid is refused later
+                _merge(found, hidden_in_document(part, "", is_secret_argument))
+    register(forms_of({value: is_named for value, is_named in found.items() if "{{" not in value}))
 
 
 def register_error(error: BaseException) -> None:

@@ -150,8 +150,11 @@ def with_function(
     (role,) = app.roles
     source = source_of(function, has_workspace=has_workspace or bool(role.workspace), is_final=True)
     values, texts, plain = _divided(source.values)
-    data = {**bound(function, args, kwargs), "defaults": defaults_of(function), "plain": plain, "texts": texts}
+    own = {"defaults": defaults_of(function), "plain": plain, "texts": texts}
+    data = {**bound(function, args, kwargs), **own}
     if seen is not None:
+        # Values of the DAG file first, so that no number of values of a run pushes them out of the limit of masks.
+        seen(own)
         # With the names of the arguments, which decide what is a secret.
         seen({**data, "named": named_args(function, data["args"])})
     document = {"name": source.name, "values": values, **data, "gather": gather}

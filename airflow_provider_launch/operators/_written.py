@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.mapped import arguments_of_airflow
+from airflow_provider_launch._task.secrets import register_written
 from airflow_provider_launch.operators._sources import strings_in
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def _elements(values: object) -> list[Any]:
 def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     """Return the part of authors in sets of arguments."""
     found = Written()
+    # With their names, which decide what is a secret.
+    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
     for element in elements:
         for name, value in element.items():
             # The name of an argument is not a path.

@@ -92,13 +92,17 @@ class StepOperator(LaunchAppOperator):
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
+        from airflow_provider_launch._task.secrets import hidden_in_fields, register
+
+        # Those of the file first, so that no number of values of a run pushes them out of the limit.
+        register(
+            hidden_in_fields([self.model.parameters, {name: getattr(self, name) for name in self.template_fields}])
+        )
         if not self.step.template:
             self.command = ""
         super().render_template_fields(context, jinja_env)
         if not self.step.template:
             self.command = self.step.command
-        from airflow_provider_launch._task.secrets import hidden_in_fields, register
-
         register(hidden_in_fields({name: getattr(self, name, None) for name in self.template_fields}))
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -113,14 +117,14 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
-        from airflow_provider_launch.specs.secrets import is_secret_name, masked_document
+        from airflow_provider_launch.specs.secrets import is_secret_argument, masked_document
 
         known, elements = known_parameters(context, self.sources, self.scope)
         # Parameters are also parts of variables with other names.
         register(hidden_in_fields(known.values))
         if self.scope.group:
             # Airflow stores this text unmasked. Masked before the cut, behind which a rest of a secret would not match.
-            shown = masked_document(elements, "", is_secret_name)[self.scope.iterate_as]
+            shown = masked_document(elements, "", is_secret_argument)[self.scope.iterate_as]
             context[_ELEMENT] = str(redact(as_text(shown)))[:100]  # type: ignore[literal-required]  # ours
         step, place = self._rendered(context)
         self._note_sources()

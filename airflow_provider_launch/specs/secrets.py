@@ -26,22 +26,27 @@ _HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s
 _TOKEN = re.compile(r"\S+")
 _IMAGE = re.compile(r"[\"'(]*(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
 """An image with registry credentials, as some engines accept it."""
-_TOKEN_AS_USER = re.compile(r"(?=[^@/:]{0,100}\d)(?P<token>[^\s@/:\"'$]{8,})(?::|:x-oauth-basic)?@")
-"""A token in place of a user name, which has no digits as a rule."""
+_TOKEN_AS_USER = re.compile(r"(?=[^@/:]{0,100}\d)(?P<token>[^\s@/:\"'$]{16,})(?::|:x-oauth-basic)?@")
+"""A token in place of a user name, which is shorter as a rule."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
     r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
 )
-_FLAG_IN_TEXT = re.compile(
-    r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:(?:[ \t]|\\\r?\n)+(?!-)|\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-)))"
-)
+_FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
+_FLAG_IN_LIST = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-))")
+"""`["--password", "x"]` in JSON."""
 _PAIR = re.compile(
     r"(?<![\w.\-])name(?:\\*[\"'])?[ \t]*:[ \t]*(?:\\*[\"'])?(?P<name>[A-Za-z_][\w.\-]*)(?:\\*[\"'])?,?\s*"
     r"(?:\\*[\"'])?value(?:\\*[\"'])?[ \t]*:[ \t]*",
     re.IGNORECASE,
 )
 """`{"name": "PASSWORD", "value": "x"}` in JSON or YAML."""
-_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?P<body>(?:(?:\\[nr]|\s)*(?:Proc-Type|DEK-Info|Version|Comment|Charset):[^\n\\]*)*(?:[A-Za-z0-9+/=]|\s|\\[nr])*)"
+)
+"""A private key; a script that only searches for one has no body after this line."""
+_SHORTEST_KEY = 40
 _HEADER = re.compile(r"(?:proxy-)?authorization|cookie|x-[\w.\-]+", re.IGNORECASE)
 _INDENT = " \t-"
 _VALUE = re.compile(
@@ -66,8 +71,9 @@ _SHORT_FLAG = "-p"
 _NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
 """Values of `-p` that are not a password: a port, or a path."""
 _NAMED_BY_ENGINES = frozenset({"options", "config"})
-_NAMED_BY_USERS = frozenset({"labels", "annotations", "tags", "env", "environment"}) | _NAMED_BY_ENGINES
-"""Fields whose keys are chosen by users; an argument `config` may have any meaning, unlike the field of an engine."""
+# Fields whose keys are chosen by users. An argument `config` may have any meaning, unlike the field of an engine.
+_VARIABLES = frozenset({"env", "environment"})
+_LABELS = frozenset({"labels", "annotations", "tags"})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
 _ARGUMENT = re.compile(
     r"(?:\b|_)(?:password|passwd|passphrase|pass|pwd|pw|secret|token|credentials?|authorization|bearer|auth_header|dsn"
@@ -76,6 +82,12 @@ _ARGUMENT = re.compile(
     re.IGNORECASE,
 )
 """The last words of the name of an argument. Its other words describe the secret, or something else: `token_count`."""
+_ORDINARY = re.compile(
+    r"(?:\b|_)(?:pad|mask|eos|bos|cls|sep|unk|stop|start|end|special|next|prev|first|last|image|prompt|max|min|num|n)_token"
+    r"|(?:\b|_)(?:first|second|last|next|render|forward|backward|train|low|high|band|multi|single|num|n)_pass",
+    re.IGNORECASE,
+)
+"""Words of models and programs: the tokens of a tokenizer, and the passes of a computation."""
 IsSecret = Callable[[str], bool]
 Keep = Callable[[str, bool], object]
 """Takes a hidden value, and whether it is the whole value of a secret-looking name."""
@@ -88,7 +100,8 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret_argument(name: str) -> bool:
     """Return whether an argument with this name must be masked: `db_pass`, but neither `tokenizer` nor `max_tokens`."""
-    return bool(_ARGUMENT.search(_CAMEL.sub("_", name)))
+    words = _CAMEL.sub("_", name)
+    return bool(_ARGUMENT.search(words)) and not _ORDINARY.search(words)
 
 
 def masked_text(text: str) -> str:
@@ -231,8 +244,11 @@ def _masked_part(value: Any, name: str, is_secret: IsSecret | None, keep: Keep) 
 
 def _masked_mapping(value: Mapping[Any, Any], name: str, is_secret: IsSecret | None, keep: Keep) -> dict[Any, Any]:
     is_named = is_secret or _never
-    if name.lower() in (_NAMED_BY_USERS if is_secret is None else _NAMED_BY_USERS - _NAMED_BY_ENGINES):
+    if name.lower() in _VARIABLES | (_NAMED_BY_ENGINES if is_secret is None else frozenset()):
         is_named = is_secret_name
+    elif name.lower() in _LABELS:
+        # Otherwise a label `key: train` would hide this word in the log.
+        is_named = is_secret_argument
     # `{name: PASSWORD, value: x}` is the form of variables in a pod.
     own = value.get("name", value.get("Name"))
     is_pair = isinstance(own, str) and is_secret_name(own)
@@ -288,9 +304,10 @@ def _spans(text: str, *, is_prose: bool = False) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     if any(mark in text for mark in "=:"):
         found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose)]
-        found += _values_after(_PAIR, text)
+        found += _values_after(_PAIR, text, is_secret_argument)
     if "-" in text and not is_prose:
-        found += [*_values_after(_FLAG_IN_TEXT, text), *_key_spans(text)]
+        found += [*_values_after(_FLAG_IN_TEXT, text, is_secret_name), *_key_spans(text)]
+        found += _values_after(_FLAG_IN_LIST, text, is_secret_argument)
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if not kept or start >= kept[-1][1]:
@@ -355,12 +372,12 @@ def _inline_spans(text: str, *, is_prose: bool) -> Iterator[tuple[int, int]]:
             yield value.span(kind)
 
 
-def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+def _values_after(pattern: re.Pattern[str], text: str, is_secret: IsSecret) -> Iterator[tuple[int, int]]:
     """Return the spans of values after flags in a command, `login --password x`, or after `name: PASSWORD, value:`."""
     at = 0
     while found := pattern.search(text, at):
         at = found.end()
-        value = _VALUE.match(text, at) if is_secret_name(found["name"]) else None
+        value = _VALUE.match(text, at) if is_secret(found["name"]) else None
         if value is not None:
             at, kind = value.end(), str(value.lastgroup)
             # In `option("--token", "token")` the second text is a name, too.
@@ -370,12 +387,8 @@ def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, in
 
 
 def _key_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return the spans of private keys in the PEM format; a key without an end hides the rest of the text."""
-    at = 0
-    while found := _BEGIN.search(text, at):
-        end = text.find("-----END", found.end())
-        at = end if end >= 0 else len(text)
-        yield found.end(), at
+    """Return the spans of private keys in the PEM format, without the lines around them."""
+    return (found.span("body") for found in _KEY.finditer(text) if len(found["body"].strip()) >= _SHORTEST_KEY)
 
 
 def _is_assignment(text: str, found: re.Match[str]) -> bool:
@@ -392,4 +405,4 @@ def _is_assignment(text: str, found: re.Match[str]) -> bool:
     at = begin - 1
     while at >= 0 and text[at] in _INDENT:
         at -= 1
-    return at < 0 or text[at] == "\n"
+    return is_secret_argument(found["name"]) and (at < 0 or text[at] == "\n")

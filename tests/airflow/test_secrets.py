@@ -163,6 +163,44 @@ def test_a_run_cannot_push_out_the_secrets_of_an_author(monkeypatch: pytest.Monk
     assert any("connected with ***" in str(redact(line)) for line in ran.lines)
 
 
+MANY = "see " + " ".join(f"pwd=a{number:03}x" for number in range(200))
+MANY_NAMED = {f"a{number:03}_token": f"v{number:04}" for number in range(200)}
+URL = "postgres://u:hush-of-author@h/d"
+
+
+@pytest.mark.parametrize("how", ["component", "named", "function", "mapped function"])
+def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Whether the secret is the whole value of a name, or a part of a text."""
+    monkeypatch.setitem(RUN, "conf", {"text": MANY})
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [MANY] if how == "mapped function" else MANY_NAMED
+    with a_dag():
+
+        @sdk_task.launch_python()
+        def show(url: str, more: Any) -> None:
+            print("connected with", url)  # noqa: T201 - what the task shows
+
+        given = BaseOperator(task_id="make").output
+        if how == "component":
+            args: Any = ["connected with $0", "{{ dag_run.conf['text'] }}", URL]
+            made: Any = LaunchAppOperator(task_id="t", component="utils.echo", component_args={"msg": " ".join(args)})
+        elif how == "named":
+            env = {"DB_PASS": "hush-of-author", "WHAT": "{{ dag_run.conf['text'] }}"}
+            role = Role("main", "", entrypoint="sh", args=["-c", "echo connected with $DB_PASS"], env=env)
+            made = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+        elif how == "function":
+            made = show(URL, given).operator  # type: ignore[attr-defined]
+        else:
+            made = show.partial(url=URL).expand(more=given).operator  # type: ignore[attr-defined]
+    ran = run_task(made, api, map_index=0 if how.startswith("mapped") else -1)
+
+    assert ran.state == "success", ran.error
+    shown = [str(redact(line)) for line in ran.lines]
+    assert any("connected with" in line for line in shown)
+    assert not any("hush-of-author" in line for line in shown)
+    assert "hush-of-author" not in str(redact(api.rendered))
+
+
 def test_whole_values_come_before_their_lines_and_those_before_parts_of_texts() -> None:
     lines = "\n".join(f"{number:05}" for number in range(200))
     found = hidden_values(app({"A_TOKEN": lines, "DB_PASS": "p" * 40, "X": "pwd=hush1 pwd=hush2"}).roles, {}, ())

@@ -55,8 +55,30 @@ def test_arguments_are_secrets_by_their_last_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "model:\n  tokenizer: bert-base-uncased\n  partition_key: train\noptim:\n  key: adamw\n",
+        "tolerations:\n  - key: nvidia.com/gpu\n    effect: NoSchedule\n",
+        '["--tokenizer", "bert-base"]',
+        '{"name": "tokenizer", "value": "bert-base"}',
+        "volumes:\n  - secretName: dbsecret\n",
+        "https://team2024@dev.azure.com/x",
+    ],
+)
+def test_ordinary_words_of_a_configuration_are_shown(text: str) -> None:
+    """Each hidden word is hidden in the whole log."""
+    assert masked_text(text) == text
+
+
+def test_labels_of_ordinary_names_are_shown() -> None:
+    labels = {"key": "train", "auth": "basic-auth", "db_pass": "hunter2"}
+    assert masked_document({"labels": labels}) == {"labels": {**labels, "db_pass": "***"}}
+
+
+@pytest.mark.parametrize(
     "name", ["tokenizer", "tokens", "max_tokens", "token_count", "key", "sort_key", "secret_name", "password_file",
-             "conn_id", "compass", "pattern", "auth_method", "env_secrets", "monkey"],
+             "conn_id", "compass", "pattern", "auth_method", "env_secrets", "monkey", "pad_token", "mask_token",
+             "first_pass", "render_pass", "n_token"],
 )  # fmt: skip
 def test_other_arguments_are_shown(name: str) -> None:
     assert not is_secret_argument(name)
@@ -122,6 +144,7 @@ def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
 
 
 PEM, PEM_END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+KEY = "MIIhunter2" * 6
 
 
 @pytest.mark.parametrize(
@@ -175,8 +198,14 @@ PEM, PEM_END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----
         ),
         ("- name: A_TOKEN\n  value: hunter2", "- name: A_TOKEN\n  value: ***"),
         ('{"name": "X", "value": "y"}', '{"name": "X", "value": "y"}'),
-        (f"a {PEM}MIIhunter2\nxx{PEM_END} b", f"a {PEM}***{PEM_END} b"),
-        (f"{PEM}MIIhunter2\nxx", f"{PEM}***"),
+        (f"a {PEM}\n{KEY}\n{KEY}\n{PEM_END} b", f"a {PEM}***{PEM_END} b"),
+        (f"a {PEM}\\n{KEY}\\n{PEM_END} b", f"a {PEM}***{PEM_END} b"),
+        (f"{PEM}\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES\n\n{KEY}\n{PEM_END}", f"{PEM}***{PEM_END}"),
+        (f"{PEM}\n{KEY}\nxx", f"{PEM}***"),
+        (
+            f"grep -q -- '{PEM}' k; then\n echo key\nfi\ntrain () {{\n",
+            f"grep -q -- '{PEM}' k; then\n echo key\nfi\ntrain () {{\n",
+        ),
         ("AccountName=x;AccountKey=hunter2;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
         ("git clone https://ghp_hunter2hunter2@github.com/x", "git clone https://***@github.com/x"),
         ("https://ghp_hunter2hunter2:x-oauth-basic@github.com/x", "https://***:x-oauth-basic@github.com/x"),
