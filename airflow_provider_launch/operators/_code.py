@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -114,7 +114,8 @@ class Code:
         """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
         code = function.__code__
         rows = [row for each in _codes(code) for *_, row in each.co_lines() if row]
-        tree = _tree(linecache.getlines(code.co_filename, function.__globals__), code.co_filename)
+        # The methods of a class are in one file.
+        tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
         self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
         own = inspect.signature(function).parameters.get("workspace")
         if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
@@ -155,7 +156,9 @@ class Code:
                 self.texts.update(strings_in(code.co_consts))
             # Variables have the modules of other imports.
             is_known = "__file__" in variables and not any(map(_IMPORT_INSIDE.match, lines))
-            for name in () if is_known else _imports_in(_tree(lines, file), str(variables.get("__package__") or "")):
+            for name in (
+                () if is_known else _imports_in(_tree("".join(lines), file), str(variables.get("__package__") or ""))
+            ):
                 self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
@@ -222,11 +225,12 @@ def _found(name: str) -> Any:
     return found
 
 
-def _tree(lines: Sequence[str], file: str) -> ast.AST:
+@functools.lru_cache(maxsize=4)
+def _tree(text: str, file: str) -> ast.AST:
     # Python 3.11 raises a SystemError if a destructor parses code at the same time.
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):
-            return ast.parse("".join(lines), file)
+            return ast.parse(text, file)
     return ast.Module([], [])
 
 
