@@ -140,7 +140,8 @@ def register_written(fields: Iterable[Any]) -> None:
         for part in [vars(role) for role in roles] if isinstance(roles, list) else [value]:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
                 _merge(found, hidden_in_document(part, "", is_secret_argument))
-    register(forms_of({value: is_named for value, is_named in found.items() if "{{" not in value}))
+    # The app that is built of them has the forms with replaced macros.
+    register(forms_of({value: named for value, named in found.items() if "{{" not in value}, has_macros=False))
 
 
 def register_error(error: BaseException) -> None:
@@ -161,7 +162,7 @@ def _merge(found: dict[str, bool], others: Mapping[str, bool]) -> None:
         found[value] = is_named or found.get(value, False)
 
 
-def forms_of(values: Iterable[str]) -> dict[str, int]:
+def forms_of(values: Iterable[str], *, has_macros: bool = True) -> dict[str, int]:
     """Return the values as a program may print them, without those too short or too common to be hidden.
 
     The number of each is its rank: 0 for the whole value of a secret-like name, 1 for its other forms, such as its
@@ -169,6 +170,7 @@ def forms_of(values: Iterable[str]) -> dict[str, int]:
 
     Args:
         values: the values; a mapping has whether each is the whole value of a name. Otherwise all are.
+        has_macros: whether the launcher replaces macros in them. Otherwise the replaced form would only hide a part.
     """
     named = values if isinstance(values, Mapping) else {}
     found: dict[str, int] = {}
@@ -179,7 +181,9 @@ def forms_of(values: Iterable[str]) -> dict[str, int]:
         if size > _MOST_FORMS_CHARS:
             break
         is_named = named.get(value, True)
-        forms = {form for form in _forms(value[:_MOST_FORMS_CHARS]) if _is_maskable(form)}
+        text = value[:_MOST_FORMS_CHARS]
+        printed = {text, _VALUES.substitute(text)} if has_macros else {text}
+        forms = {form for form in _forms(printed) if _is_maskable(form)}
         size += len(value) + sum(len(form) for form in forms if form not in found)
         for form in forms:
             rank = int(form not in (value, _VALUES.substitute(value))) if is_named else 2
@@ -191,11 +195,10 @@ def _is_maskable(text: str) -> bool:
     return len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS
 
 
-def _forms(value: str) -> Iterator[str]:
-    """Yield the forms in which a program or a message may print the value."""
-    printed = {value, _VALUES.substitute(value)}
+def _forms(printed: set[str]) -> Iterator[str]:
+    """Yield the forms in which a program or a message may print the texts."""
     # A value that was found in JSON, such as an argument of a function.
-    printed |= {_unescaped(text) for text in printed}
+    printed = printed | {_unescaped(text) for text in printed}
     printed |= {line.strip() for text in printed for line in _LINE_END.split(text)}
     printed |= {_SCHEME.sub("", text) for text in printed}
     yield from printed
@@ -225,7 +228,7 @@ def register_in_json(value: Any) -> None:
     if hidden_spans("\n".join(texts)):
         _merge(found, {text[start:end]: False for text in texts for start, end in hidden_spans(text)})
     if found:
-        forms = forms_of(found)
+        forms = forms_of(found, has_macros=False)
         for text, is_named in found.items():
             if _is_maskable(text):
                 forms.setdefault(macros.escape(written(text)[1:-1]), 1 if is_named else 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import functools
 import importlib.util
 import inspect
@@ -26,7 +27,10 @@ _MOST_PARTS = 64
 """Most parts of a path that is searched."""
 _MOST_MODULES = 100
 _TRIES = 5
-_IMPORT_INSIDE = re.compile(r"[ \t]+(?:import|from)[ \t]")
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_BETWEEN = re.compile(r"[./:]+")
+_SETTINGS = frozenset({"argparse", "configparser", "omegaconf"})
+"""Libraries whose objects are the settings of an author."""
 _OWN = __name__.partition(".")[0]
 _WORKSPACES = ("Workspace", "from_str")
 _LIBRARIES = (
@@ -54,6 +58,7 @@ class Code:
         self._marks: set[str] = set()
         self._modules: set[str] = set()
         self._packages: set[str] = set()
+        self._words: set[str] = set()
         for function in functions:
             self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
@@ -68,6 +73,12 @@ class Code:
         """Return whether the location was written, as a whole or in parts, or is a new temporary folder."""
         is_written = location in self._marks or is_joined(location, self.texts, self._starts)
         return is_written or self._is_new(location)
+
+    def names_component(self, name: str) -> bool:
+        """Return whether the name of a component consists of words of authors: `own.models:train` of three."""
+        texts = (*self.texts, *self._starts)
+        words = {*self._words, *(word for text in texts for word in _BETWEEN.split(text))}
+        return name in self.texts or (".." not in name and words.issuperset(_BETWEEN.split(name)))
 
     def _is_new(self, location: str) -> bool:
         """Return whether the function made the location in the folder for temporary files."""
@@ -87,8 +98,9 @@ class Code:
             self._read_module(function.__module__)
             # An operator of an author: its constructor makes the fields.
             for each in [*vars(function).values()]:
-                if type(each) is FunctionType:
-                    self.read(each)
+                made = each.__func__ if type(each) in (staticmethod, classmethod) else each
+                if type(made) is FunctionType:
+                    self.read(made)
             return
         if isinstance(function, functools.partial):
             self._read_values([function.args, function.keywords])
@@ -148,18 +160,15 @@ class Code:
         if not lines or (is_limited and count >= _MOST_MODULES):
             return
         self._modules.add(file)
+        self._words.update(_BETWEEN.split(str(variables.get("__name__") or "")))
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
                 names.update(code.co_names, code.co_freevars)
                 # Only here, because it takes time: `src:app` may describe a workspace.
                 self.texts.update(strings_in(code.co_consts))
-            # Variables have the modules of other imports.
-            is_known = "__file__" in variables and not any(map(_IMPORT_INSIDE.match, lines))
-            for name in (
-                () if is_known else _imports_in(_tree("".join(lines), file), str(variables.get("__package__") or ""))
-            ):
-                self._read_module(name)
+                for name in _imports_in(code, str(variables.get("__package__") or "")):
+                    self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
             # Of "f.py" also "f", for `Path(__file__).with_suffix(".yaml")`.
@@ -195,6 +204,8 @@ class Code:
         """Return whether objects of a class are settings of an author, and not of Airflow, which knows the run."""
         module = module_of(kind)
         file = file_of(module)
+        if kind.__module__.partition(".")[0] in _SETTINGS:
+            return True
         is_of_airflow = any(base.__module__.partition(".")[0] == "airflow" for base in kind.__mro__)
         return bool(file) and not is_of_airflow and not self._is_library(file, variables_of(module))
 
@@ -234,16 +245,17 @@ def _tree(text: str, file: str) -> ast.AST:
     return ast.Module([], [])
 
 
-def _imports_in(tree: ast.AST, package: str) -> Iterator[str]:
-    """Yield the modules that code may import, also inside of functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError, ValueError):  # no package
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+def _imports_in(code: CodeType, package: str) -> Iterator[str]:
+    """Yield the modules that code imports; each name that it imports from one may be a module, too."""
+    before: list[Any] = [None, None]
+    for each in dis.get_instructions(code) if _IMPORT in code.co_code[::2] else ():
+        if each.opcode == _IMPORT:
+            level, names = before
+            with contextlib.suppress(ImportError, ValueError, TypeError):  # no package
+                base = importlib.util.resolve_name("." * level + each.argval, package)
                 yield base
-                yield from (f"{base}.{alias.name}" for alias in node.names)
+                yield from (f"{base}.{name}" for name in names or ())
+        before = [before[1], each.argval]
 
 
 def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:

@@ -36,7 +36,6 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     Raises:
         InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
-    check_name(task)
     function = function_of(task)
     _check_configs(task, function)
     app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
@@ -59,7 +58,7 @@ def check_name(task: LaunchAppOperator) -> None:
             f"run, and the worker would import it; write it there"
         )
     if written.code is not None:
-        written.code.read(function_of(task))
+        written.code.read(function_of(task, name))
 
 
 def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
@@ -214,6 +213,9 @@ def function_of(task: LaunchAppOperator, component: object = None) -> Callable[.
     Raises:
         InvalidAppError: there is no such component.
     """
+    if component is None:
+        # Before the import, also while templates are rendered.
+        check_name(task)
     name = task.component if component is None else component
     if not isinstance(name, str):
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")

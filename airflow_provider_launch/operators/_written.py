@@ -36,12 +36,9 @@ class Written:
     """Whether the constructor of an author's operator makes the fields of a mapped task."""
 
     def has_component(self, name: object) -> bool:
-        """Return whether a component is in the file, or code made its name of an argument: `f"own.{kind}:train"`."""
-        if name in self.components or self.code is None or not isinstance(name, str):
-            return name in self.components
-        code = {"", *self.code.texts}
-        parts = (name.partition(text) for text in self.texts if text and text in name)
-        return name in code or any(before in code and after in code for before, _, after in parts)
+        """Return whether a component is in the file, or consists of words in it: `f"own.{kind}:train"`."""
+        is_named = isinstance(name, str) and self.code is not None and self.code.names_component(name)
+        return name in self.components or is_named
 
 
 def written_in(task: LaunchAppOperator) -> Written:

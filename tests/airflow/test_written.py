@@ -246,6 +246,47 @@ def test_a_component_of_a_run_is_not_imported(tmp_path, kind: str, args: Any) ->
     assert (tmp_path / "imported").exists() is is_written
 
 
+class OfTemplate(LaunchAppOperator):
+    template_fields = ("component", *LaunchAppOperator.template_fields)
+
+
+def test_a_component_that_a_template_of_a_run_names_is_not_imported(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"kind": "../../theirs"})
+    (tmp_path / "theirs.py").write_text(f"open('{tmp_path / 'imported'}', 'w').close()\n")
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dags" / "dag.py")
+        name = f"{tmp_path}/dags/components/{{{{ dag_run.conf['kind'] }}}}.py:made"
+        part = OfTemplate.partial(task_id="t", component=name, component_args={"word": "a"}, **OPEN)
+        made = part.expand(cfg=[{}])
+    found = run_task(made, FakeExecutionApi(), map_index=0)
+
+    assert "is not written in the DAG file or in the class of the operator" in str(found.error)
+    assert not (tmp_path / "imported").exists()
+
+
+class OfWords(LaunchAppOperator):
+    kind = "one"
+
+    def __init__(self, *, size: str, package: str = "acme_words", **kwargs: Any) -> None:
+        super().__init__(component=f"{package}.{self.kind}:made", component_args={"size": size}, **kwargs)
+
+
+def test_a_mapped_operator_may_put_the_name_of_a_component_together(tmp_path, monkeypatch) -> None:
+    (tmp_path / "acme_words").mkdir()
+    (tmp_path / "acme_words" / "one.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def made(size: str) -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x', args=[size])])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with a_dag():
+        made = OfWords.partial(task_id="t", **OPEN).expand(size=["small"])
+    found = run_task(made, FakeExecutionApi(), map_index=0)
+    for module in ("acme_words", "acme_words.one"):
+        sys.modules.pop(module, None)
+
+    assert "does not answer" in str(found.error)
+
+
 class OfAuthor(LaunchAppOperator):
     def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
         app = made_of(overlay)
@@ -651,6 +692,45 @@ def test_installed_packages_do_not_use_up_the_limit_of_modules(secret, tmp_path,
     for folder in (tmp_path, package.parent):
         monkeypatch.syspath_prepend(str(folder))
     build = importlib.import_module("acme_build").build
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    for module in [name for name in sys.modules if name.startswith("acme_")]:
+        sys.modules.pop(module)
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["cache", "dict", "method", "registered", "object of a library"])
+def test_a_module_that_is_imported_at_the_top_names_files(secret, tmp_path, monkeypatch, how: str) -> None:
+    """Also if no variable leads to it: the class of a cached function belongs to Python."""
+    (tmp_path / "acme_tops.py").write_text(
+        "import functools\nimport acme_registry\n\n\n"
+        f"def plain(size):\n    return {{'gpu': '{secret}'}}[size]\n\n\n"
+        "class Own:\n    def method(self, size):\n        return plain(size)\n\n\n"
+        "cached, table, method = functools.lru_cache(plain), {'a': plain}, Own().method\n"
+        "acme_registry.FOUND['gpu'] = plain\n"
+    )
+    (tmp_path / "acme_registry.py").write_text("FOUND = {}\n")
+    lines = {
+        "cache": ("from acme_tops import cached", "cached('gpu')"),
+        "dict": ("from acme_tops import table", "table['a']('gpu')"),
+        "method": ("from acme_tops import method", "method('gpu')"),
+        "registered": ("import acme_registry, acme_tops", "acme_registry.FOUND['gpu']('gpu')"),
+        "object of a library": (
+            "import argparse, os; FOUND = argparse.Namespace(gpu=os.environ['ACME_OVERLAY'])",
+            "FOUND.gpu",
+        ),
+    }
+    top, call = lines[how]
+    monkeypatch.setenv("ACME_OVERLAY", str(secret))
+    (tmp_path / "acme_dag.py").write_text(
+        f"from airflow_provider_launch.specs import AppDef, Role\n{top}\n\n\n"
+        "def build(context, jinja_env):\n"
+        f"    return AppDef('a', [Role('m', 'i', entrypoint='x', metadata={{'docker': {call}}})])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("acme_dag").build
     with a_dag():
         made = LaunchAppOperator(task_id="t", app=build, **OPEN)
     found = run_task(made, FakeExecutionApi())
