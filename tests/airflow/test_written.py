@@ -376,7 +376,7 @@ class OwnParam(Param):
 def test_a_parameter_in_the_dag_file_has_no_value_of_the_run(secret, monkeypatch) -> None:
     """Airflow writes the value into the object before the task is rendered."""
     monkeypatch.setitem(support.RUN, "conf", {"overlay": str(secret)})
-    monkeypatch.setattr(sys.modules[__name__], "OVERLAY", OwnParam("gpu.yaml", type="string"))
+    monkeypatch.setitem(globals(), "OVERLAY", OwnParam("gpu.yaml", type="string"))
     with a_dag():
 
         @task.launch(params={"overlay": OVERLAY}, **OPEN)
@@ -435,7 +435,7 @@ def keeps(path: str) -> str:
 @pytest.mark.parametrize("how", ["map", "macro", "filter", "pre_execute", "callback"])
 @pytest.mark.parametrize("kind", ["function", "component"])
 def test_a_variable_that_was_changed_before_the_call_names_no_file(secret, monkeypatch, kind: str, how: str) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "NAMES", {})
+    monkeypatch.setitem(globals(), "NAMES", {})
     monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
     template = {"macro": "{{ keeps(dag_run.conf['file']) }}", "filter": "{{ dag_run.conf['file'] | keeps }}"}
     given: Any = template.get(how, "{{ dag_run.conf['file'] }}")
@@ -593,8 +593,8 @@ LAZY_KINDS = {
 @pytest.mark.parametrize("kind", LAZY_KINDS)
 @pytest.mark.parametrize("how", ["component", "function"])
 def test_an_object_of_a_module_is_not_loaded_and_hides_no_text(secret, monkeypatch, how: str, kind: str) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LAZY", LAZY_KINDS[kind]())
-    monkeypatch.setattr(sys.modules[__name__], "AFTER", {"lazy": LAZY, "overlay": str(secret)})
+    monkeypatch.setitem(globals(), "LAZY", LAZY_KINDS[kind]())
+    monkeypatch.setitem(globals(), "AFTER", {"lazy": LAZY, "overlay": str(secret)})
     monkeypatch.setitem(support.RUN, "conf", {"word": "x"})
     with a_dag():
         if how == "component":
