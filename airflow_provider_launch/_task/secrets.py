@@ -45,6 +45,7 @@ _LINE_END = re.compile(r"\r?\n|\\n")
 """Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
 _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest)[ \t]+", re.IGNORECASE)
 """The start of the value of a header; a program may print the rest alone."""
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
@@ -139,9 +140,31 @@ def register_written(fields: Iterable[Any]) -> None:
         roles = getattr(value, "roles", None)
         for part in [vars(role) for role in roles] if isinstance(roles, list) else [value]:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
-                _merge(found, hidden_in_document(part, "", is_secret_argument))
+                _merge(found, hidden_in_document(_without_templates(part), "", is_secret_argument))
     # The app that is built of them has the forms with replaced macros.
-    register(forms_of({value: named for value, named in found.items() if "{{" not in value}, has_macros=False))
+    register(forms_of(found, has_macros=False))
+
+
+def _without_templates(value: Any) -> Any:
+    """Return plain data without templates, whose code such as `key='x'` is not a secret."""
+    if isinstance(value, str):
+        return _TEMPLATE.sub("", value)
+    if isinstance(value, Mapping):
+        return {name: _without_templates(each) for name, each in value.items()}
+    return [_without_templates(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def register_parts(value: Any) -> None:
+    """Mask the secrets in each part of a rendered field by itself, so that no part pushes out those of another."""
+    if isinstance(value, Mapping):
+        parts: list[Any] = [{name: each} for name, each in value.items()]
+    else:
+        parts = [*value] if isinstance(value, (list, tuple)) else [value]
+    # A run may give any number of parts.
+    for part in parts[:_MOST]:
+        register(hidden_in_arguments(part))
+    if len(parts) != 1:
+        register(hidden_in_arguments(value))
 
 
 def register_error(error: BaseException) -> None:

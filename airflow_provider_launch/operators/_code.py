@@ -28,7 +28,6 @@ _MOST_PARTS = 64
 _MOST_MODULES = 100
 _TRIES = 5
 _IMPORT = dis.opmap["IMPORT_NAME"]
-_BETWEEN = re.compile(r"[./:]+")
 _SETTINGS = frozenset({"argparse", "configparser", "omegaconf"})
 """Libraries whose objects are the settings of an author."""
 _OWN = __name__.partition(".")[0]
@@ -58,7 +57,6 @@ class Code:
         self._marks: set[str] = set()
         self._modules: set[str] = set()
         self._packages: set[str] = set()
-        self._words: set[str] = set()
         for function in functions:
             self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
@@ -74,12 +72,6 @@ class Code:
         is_written = location in self._marks or is_joined(location, self.texts, self._starts)
         return is_written or self._is_new(location)
 
-    def names_component(self, name: str) -> bool:
-        """Return whether the name of a component consists of words of authors: `own.models:train` of three."""
-        texts = (*self.texts, *self._starts)
-        words = {*self._words, *(word for text in texts for word in _BETWEEN.split(text))}
-        return name in self.texts or (".." not in name and words.issuperset(_BETWEEN.split(name)))
-
     def _is_new(self, location: str) -> bool:
         """Return whether the function made the location in the folder for temporary files."""
         path = Path(os.path.realpath(location))
@@ -94,7 +86,10 @@ class Code:
     def read(self, function: Any) -> None:
         """Add the texts of one more function or class."""
         if issubclass(type(function), type):
-            self._packages.update(_package_of(file_of(module_of(function))))
+            file = file_of(module_of(function))
+            if is_library(file) and not _package_of(file):
+                return  # such as `typing.Generic`
+            self._packages.update(_package_of(file))
             self._read_module(function.__module__)
             # An operator of an author: its constructor makes the fields.
             for each in [*vars(function).values()]:
@@ -160,7 +155,6 @@ class Code:
         if not lines or (is_limited and count >= _MOST_MODULES):
             return
         self._modules.add(file)
-        self._words.update(_BETWEEN.split(str(variables.get("__name__") or "")))
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
@@ -255,7 +249,8 @@ def _imports_in(code: CodeType, package: str) -> Iterator[str]:
                 base = importlib.util.resolve_name("." * level + each.argval, package)
                 yield base
                 yield from (f"{base}.{name}" for name in names or ())
-        before = [before[1], each.argval]
+        if each.opname != "EXTENDED_ARG":
+            before = [before[1], each.argval]
 
 
 def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:

@@ -36,9 +36,12 @@ class Written:
     """Whether the constructor of an author's operator makes the fields of a mapped task."""
 
     def has_component(self, name: object) -> bool:
-        """Return whether a component is in the file, or consists of words in it: `f"own.{kind}:train"`."""
-        is_named = isinstance(name, str) and self.code is not None and self.code.names_component(name)
-        return name in self.components or is_named
+        """Return whether a component is in the file, or code made its name of an argument: `f"own.{kind}:train"`."""
+        if name in self.components or self.code is None or not isinstance(name, str):
+            return name in self.components
+        code = {"", *self.code.texts}
+        parts = (name.partition(text) for text in self.texts if text and text in name)
+        return name in code or any(before in code and after in code for before, _, after in parts)
 
 
 def written_in(task: LaunchAppOperator) -> Written:
@@ -51,7 +54,11 @@ def written_in_mapped(task: LaunchAppOperator) -> Written:
     dag = task.get_dag()
     mapped = dag.task_dict.get(task.task_id) if dag else None
     given = getattr(mapped, "op_kwargs_expand_input", None) or getattr(mapped, "expand_input", None)
-    return getattr(given, "written", None) or Written()
+    found = getattr(given, "written", None) or Written()
+    if not getattr(given, "has_run", True) and task.component is not None:
+        # The constructor got values of the file only.
+        found.components.add(task.component)
+    return found
 
 
 def written_for_operator(task: Any, mapped: Any) -> Written:
@@ -86,8 +93,7 @@ def _elements(values: object) -> list[Any]:
 def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     """Return the part of authors in sets of arguments."""
     found = Written()
-    # With their names, which decide what is a secret.
-    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
+    _hide_secrets(elements)
     for element in elements:
         for name, value in element.items():
             # The name of an argument is not a path.
@@ -111,6 +117,15 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
         functions += _components_of(task, found.components)
         found.code = _code_of(functions, task, {*found.texts, *_defaults_of(found.components)})
     return found
+
+
+def _hide_secrets(elements: Sequence[Mapping[str, Any]]) -> None:
+    from airflow_provider_launch.functions.arguments import named_args
+
+    # With their names, which decide what is a secret.
+    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
+    functions = [(element.get("python_callable"), element.get("op_args") or ()) for element in elements]
+    register_written(named_args(function, args) for function, args in functions if callable(function) and args)
 
 
 def _has_template(value: object) -> bool:

@@ -441,7 +441,10 @@ class LaunchAppOperator(BaseOperator):
         finally:
             marks, self._marks_data, self._keeps_types = self._marks_data, False, False
         if is_app:
-            return _with_masks(settled_app(rendered) if marks else rendered)
+            made = settled_app(rendered) if marks else rendered
+            if not is_external:
+                _register_variables(content, made)
+            return _with_masks(made)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
         self._register_field(content, self._unmarked_args)
@@ -464,14 +467,17 @@ class LaunchAppOperator(BaseOperator):
 
     def _register_field(self, content: Any, rendered: Any) -> None:
         """Register secrets in a rendered field, which Airflow stores before the task starts."""
-        from airflow_provider_launch._task.secrets import hidden_in_arguments, hidden_in_options, register
+        from airflow_provider_launch._task.secrets import hidden_in_options, register, register_parts
 
-        register(hidden_in_options(rendered) if content is self.cfg else hidden_in_arguments(rendered))
         function = getattr(self, "python_callable", None)
         if function is not None and rendered and content is getattr(self, "op_args", None):
             from airflow_provider_launch.functions.arguments import named_args
 
-            register(hidden_in_arguments(named_args(function, rendered)))
+            register_parts(named_args(function, rendered))
+        if content is self.cfg:
+            register(hidden_in_options(rendered))
+        else:
+            register_parts(rendered)
 
     def prepare_for_execution(self) -> Any:
         """Return the copy that runs, with the part of the authors of the DAG file."""
@@ -602,6 +608,23 @@ def _as_app(value: Any) -> AppDef:
         )
     check_app(app)
     return app
+
+
+def _register_variables(content: Any, rendered: Any) -> None:
+    """Register the secret variables of an app in the DAG file first, so that no value of a run pushes them out."""
+    from airflow_provider_launch._task.secrets import forms_of, register
+    from airflow_provider_launch.specs.secrets import hidden_in_env
+
+    found: dict[str, bool] = {}
+    for given, made in zip(_roles_of(content), _roles_of(rendered), strict=False):
+        with contextlib.suppress(Exception):  # an app that is not valid is refused later
+            found |= hidden_in_env({name: made["env"][name] for name in given["env"]})
+    register(forms_of(found))
+
+
+def _roles_of(app: Any) -> list[Any]:
+    roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
+    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
 
 
 def _with_masks(value: Any) -> Any:

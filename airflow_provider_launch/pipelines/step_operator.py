@@ -113,7 +113,7 @@ class StepOperator(LaunchAppOperator):
             CatalogError: a file of the step is missing.
         """
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch._task.secrets import hidden_in_fields, register
+        from airflow_provider_launch._task.secrets import hidden_in_arguments, register
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
@@ -121,7 +121,7 @@ class StepOperator(LaunchAppOperator):
 
         known, elements = known_parameters(context, self.sources, self.scope)
         # Parameters are also parts of variables with other names.
-        register(hidden_in_fields(known.values))
+        register(hidden_in_arguments(known.values))
         if self.scope.group:
             # Airflow stores this text unmasked. Masked before the cut, behind which a rest of a secret would not match.
             shown = masked_document(elements, "", is_secret_argument)[self.scope.iterate_as]

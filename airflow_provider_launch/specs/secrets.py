@@ -26,7 +26,7 @@ _HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s
 _TOKEN = re.compile(r"\S+")
 _IMAGE = re.compile(r"[\"'(]*(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
 """An image with registry credentials, as some engines accept it."""
-_TOKEN_AS_USER = re.compile(r"(?=[^@/:]{0,100}\d)(?P<token>[^\s@/:\"'$]{16,})(?::|:x-oauth-basic)?@")
+_TOKEN_AS_USER = re.compile(r"(?=[^@/:]{0,100}\d)(?P<token>[^\s@/:\"'$]{12,})(?::|:x-oauth-basic)?@")
 """A token in place of a user name, which is shorter as a rule."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
@@ -47,6 +47,8 @@ _KEY = re.compile(
 )
 """A private key; a script that only searches for one has no body after this line."""
 _SHORTEST_KEY = 40
+_RUN = re.compile(r"[A-Za-z0-9+/=]{16,}")
+"""A line of a key."""
 _HEADER = re.compile(r"(?:proxy-)?authorization|cookie|x-[\w.\-]+", re.IGNORECASE)
 _INDENT = " \t-"
 _VALUE = re.compile(
@@ -72,6 +74,12 @@ _NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
 """Values of `-p` that are not a password: a port, or a path."""
 _NAMED_BY_ENGINES = frozenset({"options", "config"})
 # Fields whose keys are chosen by users. An argument `config` may have any meaning, unlike the field of an engine.
+_OF_DATA = re.compile(
+    r"\A[\"']?key\Z|tokeniz|secret_?name\Z|tokens\Z"
+    r"|(?:partition|sort|primary|foreign|group|cache|routing|object|row|index|join|merge|unique|public)[_\-]?key\Z",
+    re.IGNORECASE,
+)
+"""Names of data and models; elsewhere such a name may be that of a secret."""
 _VARIABLES = frozenset({"env", "environment"})
 _LABELS = frozenset({"labels", "annotations", "tags"})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
@@ -100,8 +108,15 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret_argument(name: str) -> bool:
     """Return whether an argument with this name must be masked: `db_pass`, but neither `tokenizer` nor `max_tokens`."""
+    if name.isupper():
+        return is_secret_name(name)  # as a variable
     words = _CAMEL.sub("_", name)
     return bool(_ARGUMENT.search(words)) and not _ORDINARY.search(words)
+
+
+def _is_secret_in_text(name: str) -> bool:
+    """Return whether the value after a name in a configuration is hidden: an ordinary word is hidden in all the log."""
+    return is_secret_name(name) and (name.isupper() or not (_ORDINARY.search(name) or _OF_DATA.search(name)))
 
 
 def masked_text(text: str) -> str:
@@ -304,10 +319,10 @@ def _spans(text: str, *, is_prose: bool = False) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     if any(mark in text for mark in "=:"):
         found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose)]
-        found += _values_after(_PAIR, text, is_secret_argument)
+        found += _values_after(_PAIR, text, _is_secret_in_text)
     if "-" in text and not is_prose:
         found += [*_values_after(_FLAG_IN_TEXT, text, is_secret_name), *_key_spans(text)]
-        found += _values_after(_FLAG_IN_LIST, text, is_secret_argument)
+        found += _values_after(_FLAG_IN_LIST, text, _is_secret_in_text)
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if not kept or start >= kept[-1][1]:
@@ -387,8 +402,17 @@ def _values_after(pattern: re.Pattern[str], text: str, is_secret: IsSecret) -> I
 
 
 def _key_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return the spans of private keys in the PEM format, without the lines around them."""
-    return (found.span("body") for found in _KEY.finditer(text) if len(found["body"].strip()) >= _SHORTEST_KEY)
+    """Yield the spans of private keys in the PEM format, without the lines around them."""
+    at = 0
+    while found := _KEY.search(text, at):
+        body = found.span("body")
+        end = text.find("-----END", found.start("body"))
+        # In whatever form its lines are written. A script that only searches for a key has none.
+        if end >= 0 and sum(map(len, _RUN.findall(text, found.start("body"), end))) >= _SHORTEST_KEY:
+            body = found.start("body"), end
+        at = body[1]
+        if len(text[body[0] : body[1]].strip()) >= _SHORTEST_KEY:
+            yield body
 
 
 def _is_assignment(text: str, found: re.Match[str]) -> bool:
@@ -405,4 +429,4 @@ def _is_assignment(text: str, found: re.Match[str]) -> bool:
     at = begin - 1
     while at >= 0 and text[at] in _INDENT:
         at -= 1
-    return is_secret_argument(found["name"]) and (at < 0 or text[at] == "\n")
+    return _is_secret_in_text(found["name"]) and (at < 0 or text[at] == "\n")

@@ -168,13 +168,20 @@ MANY_NAMED = {f"a{number:03}_token": f"v{number:04}" for number in range(200)}
 URL = "postgres://u:hush-of-author@h/d"
 
 
-@pytest.mark.parametrize("how", ["component", "named", "function", "mapped function"])
+@pytest.mark.parametrize(
+    "how", ["component", "named", "function", "mapped function", "position", "variable", "variable of an app"]
+)
 def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Whether the secret is the whole value of a name, or a part of a text."""
     monkeypatch.setitem(RUN, "conf", {"text": MANY})
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = [MANY] if how == "mapped function" else MANY_NAMED
+    monkeypatch.setenv("AIRFLOW_VAR_PROD_DB", "hush-of-author")
     with a_dag():
+
+        @sdk_task.launch_python()
+        def named(db_pass: str, more: Any) -> None:
+            print("connected with", db_pass)  # noqa: T201 - what the task shows
 
         @sdk_task.launch_python()
         def show(url: str, more: Any) -> None:
@@ -188,6 +195,13 @@ def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.Mo
             env = {"DB_PASS": "hush-of-author", "WHAT": "{{ dag_run.conf['text'] }}"}
             role = Role("main", "", entrypoint="sh", args=["-c", "echo connected with $DB_PASS"], env=env)
             made = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+        elif how == "variable of an app":
+            env = {"DB_PASS": "{{ var.value.prod_db }}", "WHAT": "{{ dag_run.conf['text'] }}"}
+            role = Role("main", "", entrypoint="sh", args=["-c", "echo connected with $DB_PASS"], env=env)
+            made = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+        elif how in {"position", "variable"}:
+            word = "hush-of-author" if how == "position" else "{{ var.value.prod_db }}"
+            made = named(word, given).operator  # type: ignore[attr-defined]
         elif how == "function":
             made = show(URL, given).operator  # type: ignore[attr-defined]
         else:
@@ -199,6 +213,27 @@ def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.Mo
     assert any("connected with" in line for line in shown)
     assert not any("hush-of-author" in line for line in shown)
     assert "hush-of-author" not in str(redact(api.rendered))
+
+
+@pytest.mark.parametrize("kind", ["app", "function"])
+def test_the_code_of_a_template_hides_no_word(kind: str) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["prep", "dataset"] = "s3://bucket/x"
+    template = "{{ ti.xcom_pull(task_ids='prep', key='dataset', map_indexes=-1) }}"
+    with a_dag():
+        if kind == "app":
+            role = Role("main", "", entrypoint="echo", args=["loading the dataset from", template])
+            made: Any = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+        else:
+
+            @sdk_task.launch_python()
+            def show(place: str) -> None:
+                print("loading the dataset from", place)  # noqa: T201 - what the task shows
+
+            made = show(template).operator  # type: ignore[attr-defined]
+    ran = run_task(made, api)
+
+    assert any("loading the dataset from s3://bucket/x" in str(redact(line)) for line in ran.lines), ran.error
 
 
 def test_whole_values_come_before_their_lines_and_those_before_parts_of_texts() -> None:

@@ -287,6 +287,33 @@ def test_a_mapped_operator_may_put_the_name_of_a_component_together(tmp_path, mo
     assert "does not answer" in str(found.error)
 
 
+class OfPart(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"acme_parts.train_{kind.lower()}:made", **kwargs)
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["of the file", "of a run"])
+def test_values_of_the_file_make_any_name_of_a_component(tmp_path, monkeypatch, is_written: bool) -> None:
+    """A word in the file that a run gives does not: this docstring has `other`."""
+    (tmp_path / "acme_parts").mkdir()
+    for kind in ("small", "other"):
+        (tmp_path / "acme_parts" / f"train_{kind}.py").write_text(
+            "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
+            "def made() -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x')])\n\n\n"
+            f"open('{tmp_path / 'imported'}', 'w').close()\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["other"]
+    with a_dag():
+        made = OfPart.partial(task_id="t", **OPEN).expand(kind=["SMALL"] if is_written else make())
+    mapped(api, made)
+    for module in [name for name in sys.modules if name.startswith("acme_parts")]:
+        sys.modules.pop(module)
+
+    assert (tmp_path / "imported").exists() is is_written
+
+
 class OfAuthor(LaunchAppOperator):
     def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
         app = made_of(overlay)

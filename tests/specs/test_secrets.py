@@ -55,6 +55,20 @@ def test_arguments_are_secrets_by_their_last_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["PGPASSWORD", "FERNET_KEY", "DB_PASSWORD_PROD", "STRIPE_KEY", "clientsecret", "authtoken"]
+)
+def test_names_of_variables_in_a_configuration_are_secrets(name: str) -> None:
+    assert masked_text(f"app:\n  env:\n    {name}: hunter2") == f"app:\n  env:\n    {name}: ***"
+    assert masked_text(f'[{{"name": "{name}", "value": "hunter2"}}]') == f'[{{"name": "{name}", "value": "***"}}]'
+
+
+@pytest.mark.parametrize("between", ["\\\\n", '",\n  "', "' +\n '", "%0A"])
+def test_a_key_is_hidden_in_whatever_form_its_lines_are(between: str) -> None:
+    text = f"{PEM}{between}{KEY}{between}{KEY}{between}{PEM_END}"
+    assert "hunter2" not in masked_text(text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "model:\n  tokenizer: bert-base-uncased\n  partition_key: train\noptim:\n  key: adamw\n",
