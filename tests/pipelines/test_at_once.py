@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,12 @@ def test_runs_and_dags_in_airflow_share_no_file_object_or_notebook(database, fol
     for who, dag_id, day in (("red", "one", "1"), ("blue", "one", "2"), ("green", "two", "1")):
         own = tmp_path / "homes" / who
         own.mkdir(parents=True)
-        shutil.copyfile(home / "airflow.db", own / "airflow.db")
+        # Not a copy of the file, because a part of the tables may still be in its log.
+        with (
+            closing(sqlite3.connect(home / "airflow.db")) as ours,
+            closing(sqlite3.connect(own / "airflow.db")) as copy,
+        ):
+            ours.backup(copy)
         env = {
             **os.environ, "AIRFLOW_HOME": str(own),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{own / 'airflow.db'}",
