@@ -41,8 +41,8 @@ def input_of_run(given: Any, *, operator: type | None = None, note: Callable[[An
 def _input_of_run(base: Any, operator: type | None, note: Callable[[Any, Any], Any] | None) -> Any:
     class InputOfRun(base):  # type: ignore[misc]
         written: Any = None
-        has_run = True
-        """Whether the element has values of a run."""
+        of_run: Any = None
+        """The values of a run in the element; None before they are read."""
 
         def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[int]]:
             if note is not None:
@@ -50,8 +50,8 @@ def _input_of_run(base: Any, operator: type | None, note: Callable[[Any, Any], A
             mapping, seen_oids = super().resolve(context)
             is_row = self.EXPAND_INPUT_TYPE == "list-of-dicts"
             is_written = isinstance(self.value, (list, tuple)) and any(mapping is each for each in self.value)
-            of_run = [] if is_row else [each for each in self.value.values() if hasattr(each, "resolve")]
-            self.has_run = bool(of_run) or (is_row and not is_written)
+            is_of_run = {name: is_row or hasattr(self.value[name], "resolve") for name in mapping}
+            self.of_run = [] if is_written else [each for name, each in mapping.items() if is_of_run[name]]
             if not is_row or is_written:
                 return mapping, seen_oids
             if operator is not None:

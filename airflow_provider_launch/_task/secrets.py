@@ -46,6 +46,9 @@ _LINE_END = re.compile(r"\r?\n|\\n")
 _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest)[ \t]+", re.IGNORECASE)
 """The start of the value of a header; a program may print the rest alone."""
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+_CUT = "\0"
+"""Stands for a template; a word, so that the next one is not taken for the value of a name."""
+_MOST_OF_PART = 16
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
@@ -142,29 +145,31 @@ def register_written(fields: Iterable[Any]) -> None:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
                 _merge(found, hidden_in_document(_without_templates(part), "", is_secret_argument))
     # The app that is built of them has the forms with replaced macros.
-    register(forms_of(found, has_macros=False))
+    register(forms_of({value: named for value, named in found.items() if _CUT not in value}, has_macros=False))
 
 
 def _without_templates(value: Any) -> Any:
-    """Return plain data without templates, whose code such as `key='x'` is not a secret."""
+    """Return plain data with a mark in place of each template, whose code such as `key='x'` is not a secret."""
     if isinstance(value, str):
-        return _TEMPLATE.sub("", value)
+        return _TEMPLATE.sub(_CUT, value)
     if isinstance(value, Mapping):
         return {name: _without_templates(each) for name, each in value.items()}
     return [_without_templates(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def register_parts(value: Any) -> None:
-    """Mask the secrets in each part of a rendered field by itself, so that no part pushes out those of another."""
+    """Mask the secrets of a rendered field, some of each part first, so that no part pushes out those of another."""
     if isinstance(value, Mapping):
         parts: list[Any] = [{name: each} for name, each in value.items()]
     else:
         parts = [*value] if isinstance(value, (list, tuple)) else [value]
-    # A run may give any number of parts.
-    for part in parts[:_MOST]:
-        register(hidden_in_arguments(part))
-    if len(parts) != 1:
-        register(hidden_in_arguments(value))
+    register_some(map(hidden_in_arguments, parts[:_MOST]))
+    register(hidden_in_arguments(value))
+
+
+def register_some(parts: Iterable[Mapping[str, int]]) -> None:
+    """Mask some values of each part, and not more than the limit for one app."""
+    register([value for part in parts for value in chosen(part)[0][:_MOST_OF_PART]])
 
 
 def register_error(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
+_WORD = re.compile(r"[a-z0-9]+")
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
@@ -55,10 +57,19 @@ def written_in_mapped(task: LaunchAppOperator) -> Written:
     mapped = dag.task_dict.get(task.task_id) if dag else None
     given = getattr(mapped, "op_kwargs_expand_input", None) or getattr(mapped, "expand_input", None)
     found = getattr(given, "written", None) or Written()
-    if not getattr(given, "has_run", True) and task.component is not None:
-        # The constructor got values of the file only.
+    of_run = getattr(given, "of_run", None)
+    if of_run is not None and isinstance(task.component, str) and not _has_words_of(task.component, of_run):
+        # The constructor made the name of values of the file.
         found.components.add(task.component)
     return found
+
+
+def _has_words_of(name: str, values: Sequence[Any]) -> bool:
+    """Return whether a name may have been made of values, also in another case or without what is around a word."""
+    text = name.lower()
+    own = {*_WORD.findall(text)}
+    words = {word for each in strings_in(values) for word in _WORD.findall(each.lower())}
+    return bool(own & words) or any(len(word) > 2 and word in text for word in words)  # noqa: PLR2004 - `a1`
 
 
 def written_for_operator(task: Any, mapped: Any) -> Written:

@@ -443,7 +443,7 @@ class LaunchAppOperator(BaseOperator):
         if is_app:
             made = settled_app(rendered) if marks else rendered
             if not is_external:
-                _register_variables(content, made)
+                _register_texts(content, made)
             return _with_masks(made)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
@@ -610,16 +610,18 @@ def _as_app(value: Any) -> AppDef:
     return app
 
 
-def _register_variables(content: Any, rendered: Any) -> None:
-    """Register the secret variables of an app in the DAG file first, so that no value of a run pushes them out."""
-    from airflow_provider_launch._task.secrets import forms_of, register
-    from airflow_provider_launch.specs.secrets import hidden_in_env
+def _register_texts(content: Any, rendered: Any) -> None:
+    """Register the secrets in variables and arguments of an app in the DAG file, before values of a run."""
+    from airflow_provider_launch._task.secrets import forms_of, register_some
+    from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
 
-    found: dict[str, bool] = {}
+    found = []
     for given, made in zip(_roles_of(content), _roles_of(rendered), strict=False):
         with contextlib.suppress(Exception):  # an app that is not valid is refused later
-            found |= hidden_in_env({name: made["env"][name] for name in given["env"]})
-    register(forms_of(found))
+            found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
+            if isinstance(given.get("args"), list):
+                found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
+    register_some(map(forms_of, found))
 
 
 def _roles_of(app: Any) -> list[Any]:
