@@ -169,7 +169,17 @@ URL = "postgres://u:hush-of-author@h/d"
 
 
 @pytest.mark.parametrize(
-    "how", ["component", "named", "function", "mapped function", "position", "variable", "variable of an app"]
+    "how",
+    [
+        "component",
+        "named",
+        "function",
+        "mapped function",
+        "position",
+        "variable",
+        "variable of an app",
+        "argument of an app",
+    ],
 )
 def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Whether the secret is the whole value of a name, or a part of a text."""
@@ -199,6 +209,10 @@ def test_a_run_cannot_push_out_the_arguments_of_an_author(monkeypatch: pytest.Mo
             env = {"DB_PASS": "{{ var.value.prod_db }}", "WHAT": "{{ dag_run.conf['text'] }}"}
             role = Role("main", "", entrypoint="sh", args=["-c", "echo connected with $DB_PASS"], env=env)
             made = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+        elif how == "argument of an app":
+            args = ["-c", "echo connected with $2", "x", "--password", "{{ var.value.prod_db }}"]
+            roles = [Role("main", "", entrypoint="sh", args=args), Role("two", "", entrypoint="true", env=given)]
+            made = LaunchAppOperator(task_id="t", app=AppDef("app", roles))
         elif how in {"position", "variable"}:
             word = "hush-of-author" if how == "position" else "{{ var.value.prod_db }}"
             made = named(word, given).operator  # type: ignore[attr-defined]
@@ -234,6 +248,17 @@ def test_the_code_of_a_template_hides_no_word(kind: str) -> None:
     ran = run_task(made, api)
 
     assert any("loading the dataset from s3://bucket/x" in str(redact(line)) for line in ran.lines), ran.error
+
+
+@pytest.mark.parametrize("text", ["HF_TOKEN={{ ds }} train.py", "--token {{ ds }} train.py"])
+def test_the_word_behind_a_template_is_shown(text: str) -> None:
+    with a_dag():
+        role = Role("main", "", entrypoint="sh", args=["-c", "echo starting train.py", text])
+        made = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+    reset_secrets_masker()
+    made._note_written()
+
+    assert redact("starting train.py") == "starting train.py"
 
 
 def test_whole_values_come_before_their_lines_and_those_before_parts_of_texts() -> None:

@@ -314,6 +314,23 @@ def test_values_of_the_file_make_any_name_of_a_component(tmp_path, monkeypatch, 
     assert (tmp_path / "imported").exists() is is_written
 
 
+class OfModule(LaunchAppOperator):
+    def __init__(self, *, rate: str, **kwargs: Any) -> None:
+        super().__init__(component=f"{__name__}:own_code", **kwargs)
+        self.rate = rate
+
+
+@pytest.mark.parametrize("rate", ["0.1", "own_code"])
+def test_a_value_of_a_run_that_is_not_in_the_name_of_a_component_changes_nothing(rate: str) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [rate]
+    with a_dag():
+        made = OfModule.partial(task_id="t", **OPEN).expand(rate=make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert ("is not written in the DAG file or in the class of the operator" in str(found.error)) is (rate != "0.1")
+
+
 class OfAuthor(LaunchAppOperator):
     def __init__(self, *, size: str, overlay: str, **kwargs: Any) -> None:
         app = made_of(overlay)
