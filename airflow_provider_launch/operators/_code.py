@@ -1,4 +1,4 @@
-"""The texts that the authors of a function wrote: what an app may name if a function builds it."""
+"""The texts that the authors of a function wrote; an app that a function builds may name only these."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Sources:
     Args:
         literals: the strings in the fields of the task in the DAG file. An app that is written there may name only
             these. None allows all, because no template was rendered.
-        code: for an app that a function builds: what the function could name.
+        code: the texts that a function could name which builds the app.
         is_free: the app of a component with arguments that are written in the DAG file may name all locations.
         are_options_built: whether the code also makes the options of the task.
     """

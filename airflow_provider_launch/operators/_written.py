@@ -29,7 +29,7 @@ class Written:
     texts: set[str] = field(default_factory=set)
     """The strings in the fields of the task."""
     code: Code | None = None
-    """For an app that a function builds: what the function could name."""
+    """The texts that a function could name which builds the app."""
     components: set[str] = field(default_factory=set)
     """The components of the task, and of each element if it is mapped."""
     args: list[Any] = field(default_factory=list)
