@@ -24,7 +24,6 @@ from airflow_provider_launch.specs.secrets import (
     hidden_in_env,
     hidden_in_error,
     is_secret_argument,
-    is_secret_name,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _LINE_END = re.compile(r"\r?\n|\\n")
 """Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
 _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest)[ \t]+", re.IGNORECASE)
 """The start of the value of a header; a program may print the rest alone."""
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+_TEMPLATE = re.compile(r"\{\{.*?(?:\}\}|\Z)|\{%.*?(?:%\}|\Z)|\{#.*?(?:#\}|\Z)", re.DOTALL)
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
 _MOST_OF_PART = 16
@@ -105,18 +104,6 @@ def hidden_in_app(app: AppDef) -> dict[str, int]:
     others = [app.metadata, *({name: each for name, each in vars(role).items() if name not in ("env", "args")}
                               for role in app.roles)]  # fmt: skip
     return forms_of(hidden_in_document(others)) | hidden_values(app.roles, {}, places_of(app, {}))
-
-
-def hidden_in_fields(value: Any, name: str = "") -> dict[str, int]:
-    """Return the values of a rendered field that look like secrets, as `hidden_values` does for an app.
-
-    Args:
-        value: text, such as a command, or plain data.
-        name: name of the field.
-    """
-    found = hidden_in_document({name: value}, "", is_secret_name)
-    # Skip shell variables and names of parameters.
-    return forms_of({each: is_named for each, is_named in found.items() if not each.startswith("$")})
 
 
 def hidden_in_options(value: Any) -> dict[str, int]:

@@ -92,18 +92,16 @@ class StepOperator(LaunchAppOperator):
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
-        from airflow_provider_launch._task.secrets import hidden_in_fields, register
+        from airflow_provider_launch._task.secrets import register_parts
 
         # Those of the file first, so that no number of values of a run pushes them out of the limit.
-        register(
-            hidden_in_fields([self.model.parameters, {name: getattr(self, name) for name in self.template_fields}])
-        )
+        register_parts([self.model.parameters, {name: getattr(self, name) for name in self.template_fields}])
         if not self.step.template:
             self.command = ""
         super().render_template_fields(context, jinja_env)
         if not self.step.template:
             self.command = self.step.command
-        register(hidden_in_fields({name: getattr(self, name, None) for name in self.template_fields}))
+        register_parts({name: getattr(self, name, None) for name in self.template_fields})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Launch the app of the step; as `LaunchAppOperator.execute`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections import UserList
 from typing import Any
 
@@ -22,6 +23,7 @@ from airflow_provider_launch._task.secrets import (
     hidden_values,
     places_of,
     register,
+    register_written,
     shown_request,
 )
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -571,6 +573,14 @@ def test_objects_that_airflow_stores_as_text_show_no_secret(value: object) -> No
 
 def test_a_parameter_whose_name_has_the_word_token_is_not_a_secret() -> None:
     assert hidden_in_arguments({"tokenizer": "bert-base", "key": ["images"], "config": {"tokens": "words"}}) == {}
+
+
+@pytest.mark.parametrize("mark", ["{{", "{%", "{#", "{{ x }} {{"])
+def test_templates_without_an_end_cost_little(mark: str) -> None:
+    began = time.process_time()
+    register_written([mark * 100_000])
+
+    assert time.process_time() - began < 5
 
 
 def test_a_value_of_many_lines_costs_little() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch._task.secrets import hidden_in_fields
+from airflow_provider_launch._task.secrets import hidden_in_arguments
 from airflow_provider_launch.pipelines import dag_from_file
 from airflow_provider_launch.pipelines.plugin import BaseExecutor
 from airflow_provider_launch.specs import AppDef, Role
@@ -28,16 +28,18 @@ SECRETS = {
     "a reference": ("run --token $TOKEN_OF_MINE", set()),
     "a parameter": ({"token": "$token_of_mine"}, set()),
     "no text": ({"token": 5, "password": None}, set()),
+    "words of a model": ({"parameters": {"tokenizer": "bert-base", "key": "dataset", "max_tokens": "512"}}, set()),
+    "code": ("python -c \"print(sorted(x, key='name'), open(token_file='a/b'))\"", set()),
 }
 
 
 @pytest.mark.parametrize(("value", "expected"), SECRETS.values(), ids=SECRETS)
 def test_what_is_hidden_in_a_field(value: Any, expected: set[str]) -> None:
-    assert hidden_in_fields(value).keys() == expected
+    assert hidden_in_arguments(value).keys() == expected
 
 
 def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
-    assert {"first-line", "second-line"} <= hidden_in_fields({"PRIVATE_KEY": "first-line\nsecond-line"}).keys()
+    assert {"first-line", "second-line"} <= hidden_in_arguments({"PRIVATE_KEY": "first-line\nsecond-line"}).keys()
 
 
 MAPPED = """

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_launch.specs.secrets import (
     hidden_in_args,
+    hidden_in_document,
     hidden_in_env,
     hidden_in_text,
     is_secret_argument,
@@ -77,6 +78,7 @@ def test_a_key_is_hidden_in_whatever_form_its_lines_are(between: str) -> None:
         '{"name": "tokenizer", "value": "bert-base"}',
         "volumes:\n  - secretName: dbsecret\n",
         "https://team2024@dev.azure.com/x",
+        "https://organization1@dev.azure.com/x https://my-organization-2024@dev.azure.com/x",
     ],
 )
 def test_ordinary_words_of_a_configuration_are_shown(text: str) -> None:
@@ -96,6 +98,54 @@ def test_labels_of_ordinary_names_are_shown() -> None:
 )  # fmt: skip
 def test_other_arguments_are_shown(name: str) -> None:
     assert not is_secret_argument(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AUTH", "kerberos"), ("conn", "postgres_default"), ("private", "internal"), ("image_key", "image"),
+        ("text_key", "text"), ("label_key", "labels"), ("routing_key", "events.created"), ("MAX_TOKENS", "4096"),
+        ("TOKENIZERS_PARALLELISM", "false"), ("NO_PROXY", "localhost,127.0.0.1,.svc.cluster.local"),
+        ("HTTP_PROXY", "http://proxy.example.com:3128"), ("token_file", "/run/secrets/token"), ("secret_path", "a/b"),
+        ("TOKEN_URL", "https://login.example.com/oauth2/token"), ("image_token", "<image>"), ("eos_token", "</s>"),
+        ("PASSWORD_MIN_LENGTH", "12"), ("first_pass", "coarse"), ("DB_PASSWORD", "$OTHER"), ("A_TOKEN", "${OTHER}"),
+    ],
+)  # fmt: skip
+def test_ordinary_words_are_not_searched_in_a_log(name: str, value: str) -> None:
+    """Such a name may be that of a secret, so that the request does not show the value, but other lines may have it."""
+    assert masked_env({name: value}) == {name: "***"}
+    texts = [f"export {name}={value}", f"{name}: {value}", f"run --{name} {value}", f'{{"{name}": "{value}"}}']
+    for text in texts:
+        assert hidden_in_text(text) == {}
+    for args in ([f"--{name}={value}"], [f"--{name}", value], [f"{name}={value}"], texts):
+        assert hidden_in_args(args) == {}
+    for part in ({"env": {name: value}}, {"env": [{"name": name, "value": value}]}, {"cfg": {"options": [texts]}}):
+        assert hidden_in_document(part) == {}
+    assert hidden_in_env({name: value}) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["PASSWORD", "train_password", "DB_PASSWORD_PROD", "requirepass", "storepass", "SECRET", "clientSecret",
+             "hf_token", "TOKEN_PROD", "API_KEY_2", "PWD_X", "JWT", "credentials", "PASSPHRASE", "SLACK_WEBHOOK_URL"],
+)  # fmt: skip
+def test_any_value_of_a_certain_name_is_searched_in_a_log(name: str) -> None:
+    assert hidden_in_text(f"export {name}=kerberos") == {"kerberos": False}
+    assert hidden_in_env({name: "kerberos"}) == {"kerberos": True}
+    assert hidden_in_document({name: "kerberos"}, "env") == {"kerberos": True}
+
+
+@pytest.mark.parametrize("value", ["hunter2", "kerberos!", "Xk9vQz", "a\nb c", "mXqKwPzRtYbN", "пароль"])
+@pytest.mark.parametrize("name", ["AUTH", "conn", "PROXY", "SSH_KEY", "sas", "image_token"])
+def test_other_values_of_names_that_are_not_certain_are_searched_too(name: str, value: str) -> None:
+    assert hidden_in_env({name: value}) == {value: True}
+    assert hidden_in_args([f"--{name}", value]) == {value: True}
+
+
+def test_the_password_in_an_ordinary_value_is_searched() -> None:
+    assert hidden_in_env({"HTTP_PROXY": "http://me:word@proxy:3128"}) == {"word": False}
+    assert hidden_in_text("export HTTP_PROXY=http://me:word@proxy:3128") == {"word": False}
+    assert hidden_in_args(["--proxy", "http://me:word@proxy:3128"]) == {"word": False}
+    assert hidden_in_document({"env": {"HTTP_PROXY": "http://me:word@proxy"}}) == {"word": False}
 
 
 @pytest.mark.parametrize(
@@ -291,8 +341,9 @@ def test_parts_of_native_requests_are_hidden() -> None:
     ["a", "a=", "a:", "://", "a://", "token=", "a@:", "\\", '"', "a'", "a ", 'a="', 'token="', 'token:\\"', "a.", "-",
      "token= ", "--a ", "--token ", "--token -", "--token \\\n", "bearer ", "x:y@", "a=b:c@", "token", "=\t",
      "name:", 'name:a"', "name:a\\", "name: a ", "name:a,value", "\n token: ", "- token: ", '--a",', "--token',\"",
-     "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "https://a1", "https://a1:", "?sig=", "token=b'", "Cookie:", "a:/",
-     "a:/b:c@"],
+     "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----MIIE",
+     "-----BEGIN ", "https://a1", "https://a1:", "?sig=", "token=b'", "Cookie:", "a:/",
+     "a:/b:c@", "-----END", "key=a/", "auth=aB", "https://a-b.c1"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
     """20 000 letters in one argument once took seconds, during which a worker handled no signal."""
