@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.mapped import arguments_of_airflow
-from airflow_provider_launch._task.secrets import register_written
+from airflow_provider_launch.operators._masks import register_elements
 from airflow_provider_launch.operators._sources import strings_in
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _elements(values: object) -> list[Any]:
 def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     """Return the part of authors in sets of arguments."""
     found = Written()
-    _hide_secrets(elements)
+    register_elements(elements)
     for element in elements:
         for name, value in element.items():
             # The name of an argument is not a path.
@@ -128,15 +128,6 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
         functions += _components_of(task, found.components)
         found.code = _code_of(functions, task, {*found.texts, *_defaults_of(found.components)})
     return found
-
-
-def _hide_secrets(elements: Sequence[Mapping[str, Any]]) -> None:
-    from airflow_provider_launch.functions.arguments import named_args
-
-    # With their names, which decide what is a secret.
-    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
-    functions = [(element.get("python_callable"), element.get("op_args") or ()) for element in elements]
-    register_written(named_args(function, args) for function, args in functions if callable(function) and args)
 
 
 def _has_template(value: object) -> bool:

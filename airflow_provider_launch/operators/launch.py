@@ -441,10 +441,12 @@ class LaunchAppOperator(BaseOperator):
         finally:
             marks, self._marks_data, self._keeps_types = self._marks_data, False, False
         if is_app:
+            from airflow_provider_launch.operators._masks import register_texts, with_masks
+
             made = settled_app(rendered) if marks else rendered
             if not is_external:
-                _register_texts(content, made)
-            return _with_masks(made)
+                register_texts(content, made)
+            return with_masks(made)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)
         self._register_field(content, self._unmarked_args)
@@ -463,21 +465,18 @@ class LaunchAppOperator(BaseOperator):
         is_function = parent is self and callable(self.app)
         super()._do_render_template_fields(parent, *args, **kwargs)
         if is_function and not callable(self.app):
-            self.app = _with_masks(self.app)
+            from airflow_provider_launch.operators._masks import with_masks
+
+            self.app = with_masks(self.app)
 
     def _register_field(self, content: Any, rendered: Any) -> None:
         """Register secrets in a rendered field, which Airflow stores before the task starts."""
-        from airflow_provider_launch._task.secrets import hidden_in_options, register, register_parts
+        from airflow_provider_launch.operators._masks import register_field
 
-        function = getattr(self, "python_callable", None)
-        if function is not None and rendered and content is getattr(self, "op_args", None):
-            from airflow_provider_launch.functions.arguments import named_args
-
-            register_parts(named_args(function, rendered))
-        if content is self.cfg:
-            register(hidden_in_options(rendered))
-        else:
-            register_parts(rendered)
+        is_args = content is getattr(self, "op_args", None)
+        register_field(
+            rendered, getattr(self, "python_callable", None) if is_args else None, is_option=content is self.cfg
+        )
 
     def prepare_for_execution(self) -> Any:
         """Return the copy that runs, with the part of the authors of the DAG file."""
@@ -608,44 +607,6 @@ def _as_app(value: Any) -> AppDef:
         )
     check_app(app)
     return app
-
-
-def _register_texts(content: Any, rendered: Any) -> None:
-    """Register the secrets in variables and arguments of an app in the DAG file, before values of a run."""
-    from airflow_provider_launch._task.secrets import forms_of, register_some
-    from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
-
-    found = []
-    for given, made in zip(_roles_of(content), _roles_of(rendered), strict=False):
-        with contextlib.suppress(Exception):  # an app that is not valid is refused later
-            found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
-            if isinstance(given.get("args"), list):
-                found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
-    register_some(map(forms_of, found))
-
-
-def _roles_of(app: Any) -> list[Any]:
-    roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
-    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
-
-
-def _with_masks(value: Any) -> Any:
-    """Return a rendered app as an `AppDef`, and register its secrets for masking.
-
-    Airflow stores rendered fields before the task starts, and the `repr` of an `AppDef` hides secrets. Invalid apps are
-    refused later.
-    """
-    from airflow_provider_launch._task.secrets import hidden_in_app, hidden_in_arguments, register
-    from airflow_provider_launch.specs.app_dict import app_from_dict
-    from airflow_provider_launch.specs.roles import AppDef
-
-    with contextlib.suppress(Exception):
-        app = app_from_dict(value) if isinstance(value, Mapping) else value
-        if isinstance(app, AppDef):
-            register(hidden_in_app(app))
-            return app
-    register(hidden_in_arguments(value))
-    return value
 
 
 @functools.cache

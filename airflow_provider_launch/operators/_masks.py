@@ -1,0 +1,81 @@
+"""Masking of the secrets in the fields of an operator, before Airflow stores them and before the app starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from airflow_provider_launch._task.secrets import (
+    forms_of,
+    hidden_in_app,
+    hidden_in_arguments,
+    hidden_in_options,
+    register,
+    register_parts,
+    register_some,
+    register_written,
+)
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
+
+
+def register_elements(elements: Iterable[Mapping[str, Any]]) -> None:
+    """Mask the secrets in arguments of the DAG file, with their names, which decide what is a secret."""
+    from airflow_provider_launch.functions.arguments import named_args
+
+    elements = list(elements)
+    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
+    functions = [(element.get("python_callable"), element.get("op_args") or ()) for element in elements]
+    register_written(named_args(function, args) for function, args in functions if callable(function) and args)
+
+
+def register_field(rendered: Any, function: Callable[..., Any] | None = None, *, is_option: bool = False) -> None:
+    """Mask the secrets in a rendered field.
+
+    Args:
+        rendered: the field.
+        function: takes the values of the field by position.
+        is_option: whether the field has options of the scheduler.
+    """
+    if function is not None and rendered:
+        from airflow_provider_launch.functions.arguments import named_args
+
+        register_parts(named_args(function, rendered))
+    if is_option:
+        register(hidden_in_options(rendered))
+    else:
+        register_parts(rendered)
+
+
+def register_texts(written: Any, rendered: Any) -> None:
+    """Mask the secrets in variables and arguments of an app in the DAG file, before values of a run."""
+    found = []
+    for given, made in zip(_roles_of(written), _roles_of(rendered), strict=False):
+        with contextlib.suppress(Exception):  # an app that is not valid is refused later
+            found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
+            if isinstance(given.get("args"), list):
+                found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
+    register_some(map(forms_of, found))
+
+
+def _roles_of(app: Any) -> list[Any]:
+    roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
+    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
+
+
+def with_masks(value: Any) -> Any:
+    """Return a rendered app as an `AppDef`, and mask its secrets.
+
+    Airflow stores rendered fields before the task starts, and the `repr` of an `AppDef` hides secrets. Invalid apps are
+    refused later.
+    """
+    from airflow_provider_launch.specs.app_dict import app_from_dict
+
+    with contextlib.suppress(Exception):
+        app = app_from_dict(value) if isinstance(value, Mapping) else value
+        if isinstance(app, AppDef):
+            register(hidden_in_app(app))
+            return app
+    register(hidden_in_arguments(value))
+    return value
