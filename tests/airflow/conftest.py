@@ -5,6 +5,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +100,18 @@ def sigterm() -> Iterator[Callable[..., None]]:
     for thread in threads:
         thread.join()
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def absent_engine(monkeypatch) -> None:
+    """A connection `place` to an engine that is not there: a request is built without it."""
+    extra = {"host": "tcp://127.0.0.1:9"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+
+@pytest.fixture
+def secret(tmp_path) -> Path:
+    """A file of the worker that the one who triggers the DAG may not read."""
+    path = tmp_path / "kubeconfig"
+    path.write_text("Container: {Labels: {seen: hush-token}}\n")
+    return path

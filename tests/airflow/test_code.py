@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import gc
 import importlib
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +20,8 @@ from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspa
 from tests.airflow import support
 from tests.airflow.support import START, UNSET, DagRun, FakeExecutionApi, a_dag, run_task
 from tests.airflow.test_sources import REFUSED, app_dict, made_of
+
+pytestmark = pytest.mark.usefixtures("absent_engine")
 
 OPEN = {"launch_conn_id": "place", "unavailable_for_s": 0}
 LIBRARY = """
@@ -110,20 +111,6 @@ def task_of(name, **given):
     return made
 """
 NAMES = [line.partition('"')[2].partition('"')[0] for line in DAG_FILE.splitlines() if ": lambda:" in line]
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch) -> None:
-    """An engine that is not there: a request is built without it."""
-    extra = {"host": "tcp://127.0.0.1:9"}
-    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
-
-
-@pytest.fixture
-def secret(tmp_path) -> Path:
-    path = tmp_path / "secret-of-worker"
-    path.write_text("Container: {Labels: {seen: hush-token}}\n")
-    return path
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,22 +26,9 @@ from airflow_provider_launch.specs.overlays import get_overlay, guarded
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 
+pytestmark = pytest.mark.usefixtures("absent_engine")
+
 REFUSED = "is not written in the DAG file"
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch) -> None:
-    """An engine that is not there: a request is built without it."""
-    extra = {"host": "tcp://127.0.0.1:9"}
-    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
-
-
-@pytest.fixture
-def secret(tmp_path):
-    """A file of the worker that the one who triggers the DAG may not read."""
-    path = tmp_path / "kubeconfig"
-    path.write_text("Container: {Labels: {seen: hush-token}}\n")
-    return path
 
 
 def app_dict(overlay: Any) -> dict[str, Any]:

@@ -26,22 +26,10 @@ from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, Ran, a_dag, run_task
 from tests.airflow.test_sources import REFUSED, app_dict, made_of
 
+pytestmark = pytest.mark.usefixtures("absent_engine")
+
 OPEN = {"launch_conn_id": "place", "unavailable_for_s": 0}
 HYDRA = "app: {{_target_: builtins.open, _args_: [{}, w]}}\n"
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch) -> None:
-    """An engine that is not there: a request is built without it."""
-    extra = {"host": "tcp://127.0.0.1:9"}
-    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
-
-
-@pytest.fixture
-def secret(tmp_path) -> Path:
-    path = tmp_path / "secret-of-worker"
-    path.write_text("Container: {Labels: {seen: hush-token}}\n")
-    return path
 
 
 @task
