@@ -99,6 +99,9 @@ class WorkspaceFiles:
     def _add_project(self, source: str, target: str, given: str, ignore_names: Sequence[str]) -> None:
         status = os.stat(source)
         if not stat.S_ISDIR(status.st_mode):
+            if not stat.S_ISREG(status.st_mode):
+                # To read a FIFO would wait for ever.
+                raise InvalidAppError(f"workspace {source!r} is neither a file nor a directory; give one of them")
             path = target
             if target == "." or given.endswith("/") or (target in self.entries and self._is_dir(target)):
                 path = os.path.normpath(f"{target}/{os.path.basename(source)}")

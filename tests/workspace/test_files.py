@@ -166,6 +166,13 @@ def test_an_impossible_workspace_is_refused(projects, words, tmp_path, monkeypat
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize("path", ["fifo", "/dev/zero"])
+def test_a_project_is_a_file_or_a_directory(path, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(InvalidAppError, match="neither a file nor a directory"):
+        WorkspaceFiles.of(Workspace({str(tmp_path / path): ""}))
+
+
 def test_a_file_that_cannot_be_read_is_named_with_the_fix(tmp_path):
     """Such as a file of another user, or one that was removed since the files were listed."""
     tree(tmp_path, "a.py")
