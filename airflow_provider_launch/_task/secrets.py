@@ -23,7 +23,6 @@ from airflow_provider_launch.specs.secrets import (
     hidden_in_document,
     hidden_in_env,
     hidden_in_error,
-    is_secret_argument,
 )
 
 if TYPE_CHECKING:
@@ -42,9 +41,9 @@ _MOST_FORMS_CHARS = 8 * _MOST_CHARS
 """Values beyond this many characters are not searched for their forms, which are far more than can be masked."""
 _LINE_END = re.compile(r"\r?\n|\\n")
 """Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
-_SCHEME = re.compile(r"\A(?:bearer|basic|token|digest)[ \t]+", re.IGNORECASE)
+_SCHEME = re.compile(r"\A(?:bearer|basic|token|digest|apikey|geniekey|splunk|ssws)[ \t]+", re.IGNORECASE)
 """The start of the value of a header; a program may print the rest alone."""
-_TEMPLATE = re.compile(r"\{\{.*?(?:\}\}|\Z)|\{%.*?(?:%\}|\Z)|\{#.*?(?:#\}|\Z)", re.DOTALL)
+_DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_begin"})
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
 _MOST_OF_PART = 16
@@ -116,21 +115,22 @@ def hidden_in_arguments(value: Any) -> dict[str, int]:
 
     These are values of arguments with such names, of an `env` and in command lines, and parts of texts.
     """
-    return forms_of(hidden_in_document(value, "", is_secret_argument))
+    return forms_of(hidden_in_document(value, by_name=True))
 
 
-def register_written(fields: Iterable[Any]) -> None:
+def register_written(fields: Iterable[Any], *, by_name: bool = True) -> None:
     """Mask the secrets in fields of the DAG file, before those of a run, which may be any number.
 
     Args:
         fields: apps, or other data; templates are not rendered.
+        by_name: as for `hidden_in_document`.
     """
     found: dict[str, bool] = {}
     for value in fields:
         roles = getattr(value, "roles", None)
         for part in [vars(role) for role in roles] if isinstance(roles, list) else [value]:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
-                _merge(found, hidden_in_document(_without_templates(part), "", is_secret_argument))
+                _merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
     # The app that is built of them has the forms with replaced macros.
     register(forms_of({value: named for value, named in found.items() if _CUT not in value}, has_macros=False))
 
@@ -138,10 +138,20 @@ def register_written(fields: Iterable[Any]) -> None:
 def _without_templates(value: Any) -> Any:
     """Return plain data with a mark in place of each template, whose code such as `key='x'` is not a secret."""
     if isinstance(value, str):
-        return _TEMPLATE.sub(_CUT, value)
+        return _without_template(value) if "{" in value else value
     if isinstance(value, Mapping):
         return {name: _without_templates(each) for name, each in value.items()}
     return [_without_templates(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _without_template(text: str) -> str:
+    from jinja2 import Environment, TemplateSyntaxError
+
+    try:
+        parts = [*Environment().lex(text)]  # noqa: S701 - nothing is rendered
+    except TemplateSyntaxError:
+        return text
+    return "".join(part if kind == "data" else _CUT for _, kind, part in parts if kind in _DATA_OR_BEGIN)
 
 
 def register_parts(value: Any) -> None:
@@ -237,7 +247,7 @@ def register_in_json(value: Any) -> None:
     """
     from airflow_provider_launch.functions.arguments import written
 
-    found = hidden_in_document(value, "", is_secret_argument)
+    found = hidden_in_document(value, by_name=True)
     texts = [*_texts_of(value)]
     # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
     if hidden_spans("\n".join(texts)):

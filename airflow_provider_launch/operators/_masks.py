@@ -25,7 +25,10 @@ def register_elements(elements: Iterable[Mapping[str, Any]]) -> None:
     from airflow_provider_launch.functions.arguments import named_args
 
     elements = list(elements)
-    register_written([each for element in elements for each in (*element.values(), {**element, "app": None})])
+    register_written([element.get("cfg") for element in elements], by_name=False)
+    for element in elements:
+        others = {name: value for name, value in element.items() if name not in ("app", "cfg")}
+        register_written([element.get("app"), *others.values(), others])
     functions = [(element.get("python_callable"), element.get("op_args") or ()) for element in elements]
     register_written(named_args(function, args) for function, args in functions if callable(function) and args)
 

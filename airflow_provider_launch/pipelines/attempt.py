@@ -33,7 +33,8 @@ from airflow_provider_launch.pipelines.objects import file_of, notebook_copy, ob
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
+from airflow_provider_launch.specs.secret_names import is_secret_name
+from airflow_provider_launch.specs.secrets import MASK, masked_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

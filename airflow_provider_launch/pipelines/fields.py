@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_document
+from airflow_provider_launch.specs.secret_names import is_secret_name
+from airflow_provider_launch.specs.secrets import MASK, masked_document
 from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import yaml
 
 from airflow_provider_launch.pipelines.document import read_text
 from airflow_provider_launch.pipelines.model import PipelineModel, steps_of
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_text
+from airflow_provider_launch.specs.secret_names import is_secret_name
+from airflow_provider_launch.specs.secrets import MASK, masked_args, masked_text
 
 LARGEST_SHOWN = 64 * 1024
 """Characters of a file that are shown, because the DAG with its documentation is a row of Airflow's database."""
@@ -100,7 +101,7 @@ def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
 
 def _values(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
     """Yield each key and value, and the text in place of the value of a secret."""
-    own = next((value.value for key, value in node.value if key.value == "name"), "")
+    own = next((value.value for key, value in node.value if key.value in ("name", "key")), "")
     for key, value in node.value:
         yield key, ""
         # `{name: PASSWORD, value: x}` is the form of variables in a pod.

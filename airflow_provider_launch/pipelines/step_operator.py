@@ -115,14 +115,14 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
-        from airflow_provider_launch.specs.secrets import is_secret_argument, masked_document
+        from airflow_provider_launch.specs.secrets import masked_document
 
         known, elements = known_parameters(context, self.sources, self.scope)
         # Parameters are also parts of variables with other names.
         register(hidden_in_arguments(known.values))
         if self.scope.group:
             # Airflow stores this text unmasked. Masked before the cut, behind which a rest of a secret would not match.
-            shown = masked_document(elements, "", is_secret_argument)[self.scope.iterate_as]
+            shown = masked_document(elements, by_name=True)[self.scope.iterate_as]
             context[_ELEMENT] = str(redact(as_text(shown)))[:100]  # type: ignore[literal-required]  # ours
         step, place = self._rendered(context)
         self._note_sources()

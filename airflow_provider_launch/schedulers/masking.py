@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_provider_launch.specs.secret_names import is_secret_name
 from airflow_provider_launch.specs.secrets import (
     MASK,
-    is_secret_name,
     masked_args,
     masked_document,
     masked_env,

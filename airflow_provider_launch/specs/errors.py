@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
+from airflow_provider_launch.specs.secret_names import is_secret_name
+from airflow_provider_launch.specs.secrets import MASK, masked_text
 
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.statuses import AppStatus

@@ -1,4 +1,4 @@
-"""Detect and mask secrets in requests, errors and logs; the list of names is a superset of Airflow's."""
+"""Detect and mask secrets in requests, errors and logs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch.specs.secret_names import is_ordinary, is_secret_name
+from airflow_provider_launch.specs.secret_values import Position, quoted_or_plain, values_in_text
+
 MASK = "***"
 FUNCTION_VARIABLES = "LAUNCH_FUNCTION_"
 """Prefix of the variables with a function and its arguments, which a request shows by their size only."""
 
-# Whole words of a name, or parts of one, as in `DB_PASSWORD`, `dbPassword` and `db-password`.
-_PARTS = (
-    "passw", "passphrase", "secret", "token", "api_key", "access_key", "account_key", "private", "credential",
-    "connection_string", "webhook_url", "keyfile", "service_account", "service_key", "authorization", "bearer",
-    "auth_header", "signing_key", "encryption_key", "fernet", "session_cookie", "amz_signature", "goog_signature",
-)  # fmt: skip
-_WORDS = (
-    "auth", "pwd", "pass", "requirepass", "storepass", "keypass", "sshpass", "dsn", "conn", "jwt", "sas", "pat", "key",
-    "cookie", "proxy", "proxies",
-)  # fmt: skip
-_PART = re.compile("|".join(_PARTS).replace("_", r"[_.\-]?"), re.IGNORECASE)
-_WORD = re.compile(rf"(^|[_.\-])({'|'.join(_WORDS)})($|[_.\-])", re.IGNORECASE)
-# With one of these words the name is about a secret, but the value is not one: its location, or a count.
-_HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s?$", re.IGNORECASE)
 # Every pattern takes linear time: it starts only where a word starts, and reads nothing twice.
 _TOKEN = re.compile(r"\S+")
 _IMAGE = re.compile(r"[\"'(]*(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
@@ -42,7 +31,7 @@ _FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\
 _FLAG_IN_LIST = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-))")
 """`["--password", "x"]` in JSON."""
 _PAIR = re.compile(
-    r"(?<![\w.\-])name(?:\\*[\"'])?[ \t]*:[ \t]*(?:\\*[\"'])?(?P<name>[A-Za-z_][\w.\-]*)(?:\\*[\"'])?,?\s*"
+    r"(?<![\w.\-])(?:name|key)(?:\\*[\"'])?[ \t]*:[ \t]*(?:\\*[\"'])?(?P<name>[A-Za-z_][\w.\-]*)(?:\\*[\"'])?,?\s*"
     r"(?:\\*[\"'])?value(?:\\*[\"'])?[ \t]*:[ \t]*",
     re.IGNORECASE,
 )
@@ -55,16 +44,11 @@ _KEY = re.compile(
 _SHORTEST_KEY = 40
 _RUN = re.compile(r"[A-Za-z0-9+/=]{16,}")
 """A line of a key."""
+_NAMES_IN_QUERIES = {"sig": "", "key": "auth"}
+"""Names in the query of an address: the signature of Azure, which is always a secret, and a name like that of a key."""
+_NOTHING = frozenset({"null", "none", "true", "false", "~"})
 _HEADER = re.compile(r"(?:proxy-)?authorization|cookie|x-[\w.\-]+", re.IGNORECASE)
 _INDENT = " \t-"
-_VALUE = re.compile(
-    r"""(?:(?:[bfru]{1,2}|\$)(?=["']))?(?:\\+"(?P<escaped>[^"\\]*)"""
-    r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
-    r"""|'(?P<single>[^']*)"""
-    r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+))""",
-    re.IGNORECASE,
-)
-"""A name with its value inside a text: shell, connection string, JSON, header."""
 _SHORTEST = 5
 """Characters of a secret that is searched for elsewhere in an error."""
 _MOST_REPEATED = 20
@@ -75,89 +59,20 @@ _REFERENCE = re.compile(r"\$(?:\w+|\{\w+\})?")
 """A shell variable, or a macro or parameter: its value is masked where it is set."""
 _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
 _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_]\w*)=(?P<value>.+)$", re.DOTALL)
+_NO_VALUE = re.compile(r"(?:no|ask|with|without|skip|use|enable|disable|prompt|show)[_\-]|.*[_\-](?:stdin|prompt)\Z")
+"""Flags without a value, such as `--password-stdin`."""
 _SHORT_FLAG = "-p"
+_NAME_OF_SHORT_FLAG = "auth"
+"""The flag has many meanings, as this name has."""
 _NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
 """Values of `-p` that are not a password: a port, or a path."""
 _NAMED_BY_ENGINES = frozenset({"options", "config"})
-_OF_DATA = re.compile(
-    r"tokeniz|secret[_\-]?name\Z|(?:max|min|num|n|new|input|output|prompt|completion)_?tokens\Z"
-    r"|(?:partition|sort|primary|foreign|group|cache|object|row|index|join|merge|unique|public)[_\-]?key\Z",
-    re.IGNORECASE,
-)
-"""Names of data and models."""
 # Fields whose keys are chosen by users. An argument `config` may have any meaning, unlike the field of an engine.
-_VARIABLES = frozenset({"env", "environment"})
-_LABELS = frozenset({"labels", "annotations", "tags"})
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
-_ARGUMENT = re.compile(
-    r"(?:\b|_)(?:password|passwd|passphrase|(?:require|store|key|ssh)?pass|pwd|pw|secret|token|credentials?|bearer|dsn"
-    r"|authorization|auth_header"
-    r"|jwt|sas|cookie|connection_?string|webhook_?url"
-    r"|(?:api|access|secret|private|account|encryption|signing|service|ssh)_?key)(?:_?\d+)?\Z",
-    re.IGNORECASE,
-)
-"""The last words of the name of an argument. Its other words describe the secret, or something else: `token_count`."""
-_ORDINARY = re.compile(
-    r"(?:\b|_)(?:(?:pad|mask|eos|bos|cls|sep|unk|stop|start|end|special|next|prev|first|last|image|prompt|n)_token"
-    r"|(?:first|second|last|next|render|forward|backward|train|low|high|band|multi|single|num|n)_pass)\Z",
-    re.IGNORECASE,
-)
-"""Words of models and programs: the tokens of a tokenizer, and the passes of a computation."""
-_CERTAIN = re.compile(
-    r"passw(?:or)?d|passphrase|secret|credential|(?:api|access|account|private|signing|encryption)[_\-]?key"
-    r"|signature|(?:\b|_)(?:pwd|jwt|token|bearer)_",
-    re.IGNORECASE,
-)
-_ABOUT = re.compile(
-    r"_(?:name|id|type|kind|count|size|length|len|file|path|dir|url|uri|mode|method|timeout|ttl|policy|prefix|suffix"
-    r"|field|column|index|version|provider|source|manager|backend|store|scope|enabled|required)s?\Z",
-    re.IGNORECASE,
-)
-"""With one of these words, the value may be about a secret."""
-_BETWEEN_WORDS = re.compile(r"[ \t_\-./:,;<>\[\]|*${}()+~@=\\\"']+")
-_ORDINARY_WORD = re.compile(
-    r"[A-Za-z]?[a-z]{0,19}|[A-Z]{1,20}|(?:[A-Z]?[a-z]{2,20}){2,4}|\d{1,10}|[A-Za-z]{1,3}\d{1,2}|[a-z]{4,5}\d"
-)
-IsSecret = Callable[[str], bool]
+_NAMED_BY_USERS = frozenset({"env", "environment", "labels", "annotations", "tags"})
 Span = tuple[int, int, str]
-"""Start and end of a secret in a text, and its name; empty if its form says that it is one."""
+"""Start and end of a secret in a text, and its name; empty for a form that only secrets have."""
 Keep = Callable[[str, bool], object]
 """Takes a hidden value, and whether it is the whole value of a secret-looking name."""
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether a request must not show values with this name."""
-    if not name.isupper() and _OF_DATA.search(name):
-        return False
-    return bool(_PART.search(name) or (_WORD.search(name) and not _HARMLESS.search(name)))
-
-
-def is_secret_argument(name: str) -> bool:
-    """Return whether an argument with this name must be masked: `db_pass`, but neither `tokenizer` nor `max_tokens`."""
-    if name.isupper():
-        return is_secret_name(name)  # as a variable
-    words = _CAMEL.sub("_", name)
-    return bool(_ARGUMENT.search(words)) and not _ORDINARY.search(words)
-
-
-def _is_secret_in_text(name: str) -> bool:
-    """Return whether the value after a name in a configuration is hidden."""
-    return is_secret_name(name) and name.strip("\"'") != "key"
-
-
-def _is_ordinary(name: str, value: str) -> bool:
-    """Return whether the value is hidden only where it has this name, because lines of a log may have it, too.
-
-    `AUTH=kerberos`, `conn: postgres_default`, `MAX_TOKENS=4096` and `token_file=/run/t` are words, numbers and paths,
-    and their names do not say for sure that they are secrets, unlike `DB_PASSWORD=kerberos`.
-    """
-    if _REFERENCE.fullmatch(value):
-        return True
-    words = _CAMEL.sub("_", name)
-    is_certain = not name or _ARGUMENT.search(words) or (_CERTAIN.search(words) and not _ABOUT.search(words))
-    if is_certain and not _ORDINARY.search(words):
-        return False
-    return all(map(_ORDINARY_WORD.fullmatch, _BETWEEN_WORDS.split(value)))
 
 
 def masked_text(text: str) -> str:
@@ -188,15 +103,16 @@ def masked_args(args: Sequence[str]) -> list[str]:
     return _masked_args(args, _ignored)
 
 
-def masked_document(value: Any, name: str = "", is_secret: IsSecret | None = None) -> Any:
-    """Return a masked copy of a part of a native request, plain JSON in the field `name`.
+def masked_document(value: Any, name: str = "", *, by_name: bool = False) -> Any:
+    """Return a masked copy of plain JSON.
 
     Args:
-        value: the part.
+        value: a part of a native request, or other data.
         name: its field.
-        is_secret: decides about the names of other data, such as arguments. None: an engine has chosen the names.
+        by_name: whether each name decides. Otherwise only those of variables, labels and options do, because an engine
+            has chosen the names of fields.
     """
-    return _masked_part(value, name, is_secret, _ignored)
+    return _masked_part(value, name, by_name, _ignored)
 
 
 # The next functions return what those above hide, without ordinary words, because a log is searched for each value.
@@ -222,8 +138,7 @@ def hidden_in_env(env: Mapping[str, str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     keep = _into(found)
     for name, value in env.items():
-        if not is_secret_name(name) or not _kept(name, value, keep):
-            _masked(value, keep)
+        _keep_named(name if is_secret_name(name) else None, value, keep)
     return found
 
 
@@ -234,10 +149,10 @@ def hidden_in_args(args: Sequence[str]) -> dict[str, bool]:
     return found
 
 
-def hidden_in_document(value: Any, name: str = "", is_secret: IsSecret | None = None) -> dict[str, bool]:
+def hidden_in_document(value: Any, name: str = "", *, by_name: bool = False) -> dict[str, bool]:
     """Return the parts that `masked_document` hides."""
     found: dict[str, bool] = {}
-    _masked_part(value, name, is_secret, _into(found))
+    _masked_part(value, name, by_name, _into(found))
     return found
 
 
@@ -253,12 +168,12 @@ def _into(found: dict[str, bool]) -> Keep:
     return keep
 
 
-def _kept(name: str, value: str, keep: Keep) -> bool:
-    """Keep the value of a secret-looking name, unless it is ordinary; return whether it was kept."""
-    is_kept = not _is_ordinary(name, value)
-    if is_kept:
+def _keep_named(name: str | None, value: str, keep: Keep) -> None:
+    """Keep a value with its name, None for one that is shown, and the parts that would be hidden without the name."""
+    if name is not None and not is_ordinary(name, value):
         keep(value, True)
-    return is_kept
+    # A program may print a part of the value, such as the password of an address.
+    _masked(value, keep)
 
 
 def _masked(text: str, keep: Keep, *, is_prose: bool = False) -> str:
@@ -266,8 +181,12 @@ def _masked(text: str, keep: Keep, *, is_prose: bool = False) -> str:
     if not spans:
         return text
     if keep is not _ignored:
-        # Those of an ordinary value may be around one that is not.
-        for start, end in _merged(span for span in spans if not _is_ordinary(span[2], text[span[0] : span[1]])):
+        # An ordinary value may be around one that is not.
+        searched = [each for each in spans if not (each[2] and is_ordinary(each[2], text[each[0] : each[1]]))]
+        whole = _merged(searched)
+        starts = {start for start, _ in whole}
+        # A part at the start of a whole value would leave its rest in the log.
+        for start, end in [*whole, *((start, end) for start, end, _ in searched if start not in starts)]:
             keep(text[start:end], False)
     parts, done = [], 0
     for start, end in _merged(spans):
@@ -288,21 +207,20 @@ def _masked_args(args: Sequence[str], keep: Keep) -> list[str]:
         if hidden is None:
             shown.append(_masked(arg, keep))
         else:
-            if not _kept(name, arg[hidden:], keep):
-                _masked(arg[hidden:], keep)
+            _keep_named(name, arg[hidden:], keep)
             shown.append(f"{arg[:hidden]}{MASK}")
     return shown
 
 
-def _masked_part(value: Any, name: str, is_secret: IsSecret | None, keep: Keep) -> Any:
+def _masked_part(value: Any, name: str, by_name: bool, keep: Keep) -> Any:
     """Return the part with masks; `keep` takes each value that is hidden."""
     if isinstance(value, str):
         return _masked(value, keep)
     if isinstance(value, Mapping):
-        return _masked_mapping(value, name, is_secret, keep)
+        return _masked_mapping(value, name, by_name, keep)
     if isinstance(value, (list, tuple)):
         texts = iter(_masked_args([each for each in value if isinstance(each, str)], keep))
-        return [next(texts) if isinstance(each, str) else _masked_part(each, name, is_secret, keep) for each in value]
+        return [next(texts) if isinstance(each, str) else _masked_part(each, name, by_name, keep) for each in value]
     if keep is not _ignored and not isinstance(value, (bool, int, float, type(None))):
         # Airflow stores other objects, such as a dataclass or a set, as this text.
         with contextlib.suppress(Exception):
@@ -310,35 +228,25 @@ def _masked_part(value: Any, name: str, is_secret: IsSecret | None, keep: Keep) 
     return value
 
 
-def _masked_mapping(value: Mapping[Any, Any], name: str, is_secret: IsSecret | None, keep: Keep) -> dict[Any, Any]:
-    is_named = is_secret or _never
-    if name.lower() in _VARIABLES | (_NAMED_BY_ENGINES if is_secret is None else frozenset()):
-        is_named = is_secret_name
-    elif name.lower() in _LABELS:
-        # Otherwise a label `key: train` would hide this word in the log.
-        is_named = is_secret_argument
+def _masked_mapping(value: Mapping[Any, Any], name: str, by_name: bool, keep: Keep) -> dict[Any, Any]:
+    is_field_of_names = name.lower() in (_NAMED_BY_USERS if by_name else _NAMED_BY_USERS | _NAMED_BY_ENGINES)
     # `{name: PASSWORD, value: x}` is the form of variables in a pod.
-    own = value.get("name", value.get("Name"))
-    is_pair = isinstance(own, str) and is_secret_name(own)
+    own = next((value[key] for key in ("name", "Name", "key", "Key") if key in value), None)
     shown: dict[Any, Any] = {}
     for key, each in value.items():
         if isinstance(key, str):
             _masked(key, keep)
         texts = each if isinstance(each, (list, tuple)) else [each]
-        name_of_value = str(own if is_pair and key in ("value", "Value") else key)
-        is_hidden = name_of_value is own or is_named(name_of_value)
+        is_pair = isinstance(own, str) and key in ("value", "Value")
+        name_of_value = str(own if is_pair else key)
+        is_hidden = (is_pair or by_name or is_field_of_names) and is_secret_name(name_of_value)
         if is_hidden and texts and all(isinstance(text, str) for text in texts):
             for text in texts:
-                if not _kept(name_of_value, text, keep):
-                    _masked(text, keep)
+                _keep_named(name_of_value, text, keep)
             shown[key] = each and MASK
         else:
-            shown[key] = _masked_part(each, str(key), is_secret, keep)
+            shown[key] = _masked_part(each, str(key), by_name, keep)
     return shown
-
-
-def _never(_name: str) -> bool:
-    return False
 
 
 def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
@@ -355,7 +263,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
             yield arg, 0, hide_next
             hide_next = ""
         elif before == _SHORT_FLAG and not _NO_PASSWORD.fullmatch(arg):
-            yield arg, 0, ""
+            yield arg, 0, _NAME_OF_SHORT_FLAG
         else:
             hide_next = ""
             hidden = None
@@ -364,7 +272,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
                 # Text after a quoted value belongs to a shell.
                 if found["value"] and (found["equals"] if is_flag else found["value"][0] not in "\"'"):
                     hidden = found.start("value")
-                if is_flag and not found["value"]:
+                if is_flag and not found["value"] and not _NO_VALUE.match(name):
                     hide_next = name
             yield arg, hidden, name
         before = arg
@@ -378,11 +286,9 @@ def _spans(text: str, *, is_prose: bool) -> list[Span]:
     """
     found: list[Span] = []
     if any(mark in text for mark in "=:"):
-        found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose)]
-        found += _values_after(_PAIR, text, _is_secret_in_text)
+        found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose), *_values_after(_PAIR, text)]
     if "-" in text and not is_prose:
-        found += [*_values_after(_FLAG_IN_TEXT, text, is_secret_name), *_key_spans(text)]
-        found += _values_after(_FLAG_IN_LIST, text, _is_secret_in_text)
+        found += [*_values_after(_FLAG_IN_TEXT, text), *_values_after(_FLAG_IN_LIST, text), *_key_spans(text)]
     return found
 
 
@@ -421,12 +327,13 @@ def _url_spans(text: str) -> Iterator[Span]:
 
 def _password_in(address: str) -> tuple[int, int] | None:
     colon = address.find(":")
-    if colon < 0 or any(mark in address[:colon] for mark in "/@"):
+    if colon < 0 or "/" in address[:colon]:
         return None
     start = colon + 1
     slash = address.find("/", start)
     end = address.rfind("@", start, slash if slash >= 0 else None)
-    if end < 0 and not _PORT.match(address, start):
+    # Some users have the form of a mail address. Otherwise the host is before the colon.
+    if end < 0 and "@" not in address[:colon] and not _PORT.match(address, start):
         # A password with slashes; a quote ends the URL.
         quote = min((at for mark in "\"'" if (at := address.find(mark, start)) >= 0), default=len(address))
         end = address.rfind("@", start, quote)
@@ -437,33 +344,41 @@ def _inline_spans(text: str, *, is_prose: bool) -> Iterator[Span]:
     at = 0
     while found := _NAME.search(text, at):
         at = found.end()
-        if is_prose and (found["sep"] == ":" or found["name"] == "key"):
+        name = found["name"]
+        if is_prose and found["sep"] == ":":
             continue
-        # The signature of an address that Azure has signed.
-        is_signature = found["name"] == "sig" and text[found.start() - 1 : found.start()] in ("?", "&")
-        if not (is_signature or is_secret_name(found["name"])) or not _is_assignment(text, found):
+        if found["sep"] == "=" and text[found.start() - 1 : found.start()] in ("?", "&"):
+            name = _NAMES_IN_QUERIES.get(name, name)
+        if name and not is_secret_name(name):
             continue
-        value = _VALUE.match(text, at)
-        if value is None:
+        position = _position(text, found)
+        if position is None:
             continue
-        at = value.end()
-        kind = str(value.lastgroup)
-        if value[kind] and not _REFERENCE.fullmatch(value[kind]):
-            yield *value.span(kind), "" if is_signature else found["name"]
+        for start, end in values_in_text(text, found.end(), position, is_json=bool(found["quote"])):
+            at = max(at, end)
+            if not _is_nothing(text, start, end):
+                yield start, end, name
 
 
-def _values_after(pattern: re.Pattern[str], text: str, is_secret: IsSecret) -> Iterator[Span]:
+def _is_nothing(text: str, start: int, end: int) -> bool:
+    if start == end or text[start:end].lower() in _NOTHING:
+        return True
+    # A shell replaces nothing in single quotes.
+    return text[start - 1 : start] != "'" and bool(_REFERENCE.fullmatch(text, start, end))
+
+
+def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
     """Return the spans of values after flags in a command, `login --password x`, or after `name: PASSWORD, value:`."""
     at = 0
     while found := pattern.search(text, at):
         at = found.end()
-        value = _VALUE.match(text, at) if is_secret(found["name"]) else None
-        if value is not None:
-            at, kind = value.end(), str(value.lastgroup)
+        name = found["name"]
+        is_value = is_secret_name(name) and (pattern is _PAIR or not _NO_VALUE.match(name))
+        if is_value and (span := quoted_or_plain(text, at)):
+            at = span[1]
             # In `option("--token", "token")` the second text is a name, too.
-            is_name = value[kind] == found["name"]
-            if value[kind] and not is_name and not _REFERENCE.fullmatch(value[kind]):
-                yield *value.span(kind), found["name"]
+            if text[slice(*span)] != name and not _is_nothing(text, *span):
+                yield *span, name
 
 
 def _key_spans(text: str) -> Iterator[Span]:
@@ -480,18 +395,21 @@ def _key_spans(text: str) -> Iterator[Span]:
             yield start, end, ""
 
 
-def _is_assignment(text: str, found: re.Match[str]) -> bool:
-    """Return whether the colon separates name and value, unlike in a sentence such as `the token: expired`."""
-    if found["sep"] == "=" or found["quote"]:
-        return True
+def _position(text: str, found: re.Match[str]) -> Position | None:
+    """Return where an assignment is; None for the colon of a sentence, such as `the token: expired`."""
+    if found["sep"] == "=":
+        return Position.SHELL
     begin = found.start()
     before = text[begin - 1] if begin else "\n"
-    if not found["gap"]:
-        return before in "\n\"'" and bool(_HEADER.fullmatch(found["name"]))
-    if before in "\n\"'{,":
-        return True
+    if not found["quote"]:
+        if _HEADER.fullmatch(found["name"]) and before in "\n\"'":
+            return Position.HEADER
+        if not found["gap"] and text[found.end() : found.end() + 1] not in ("", "\n", "\r"):
+            return None
     # In YAML a line may be indented, and begin with the mark of an item.
     at = begin - 1
     while at >= 0 and text[at] in _INDENT:
         at -= 1
-    return _is_secret_in_text(found["name"]) and (at < 0 or text[at] == "\n")
+    if at < 0 or text[at] == "\n":
+        return Position.LINE
+    return Position.FLOW if found["quote"] or before in "\"'{," else None

@@ -151,12 +151,18 @@ def test_the_masks_of_one_app_are_bounded() -> None:
     assert "872 of 1000" in warned[0]
 
 
-def test_a_run_cannot_push_out_the_secrets_of_an_author(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["variable", "raw"])
+def test_a_run_cannot_push_out_the_secrets_of_an_author(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Its texts may have any number of shorter ones."""
     monkeypatch.setitem(RUN, "conf", {"text": "see " + " ".join(f"pwd=a{number:03}x" for number in range(200))})
     args = ["-c", "echo connected with $DB_PASS", "sh", "{{ dag_run.conf['text'] }}"]
+    env = {"DB_PASS": "hush-of-author"}
+    if how == "raw":
+        # `{#` and `}}` are text there.
+        code = "{% raw %}n=${#HOME}; m='}}'{% endraw %}; export DB_PASS=hush-of-author; " + args[1]
+        args, env = ["-c", f"{code}; true {args[-1]}"], {}
     with a_dag():
-        app = AppDef("app", [Role("main", "", entrypoint="sh", args=args, env={"DB_PASS": "hush-of-author"})])
+        app = AppDef("app", [Role("main", "", entrypoint="sh", args=args, env=env)])
         task = LaunchAppOperator(task_id="t", app=app)
     ran = run_task(task, FakeExecutionApi())
 
@@ -250,6 +256,30 @@ def test_the_code_of_a_template_hides_no_word(kind: str) -> None:
     ran = run_task(made, api)
 
     assert any("loading the dataset from s3://bucket/x" in str(redact(line)) for line in ran.lines), ran.error
+
+
+NAMES_OF_SECRETS: dict[str, Any] = {
+    "env_secrets": {"HF_TOKEN": "name-1a2b/token"},
+    "secrets": {"HF_TOKEN": "name-1a2b"},
+    "image_pull_secrets": ["name-1a2b"],
+    "overlay": {"secret": {"secretName": "name-1a2b"}},
+}
+
+
+@pytest.mark.parametrize("option", NAMES_OF_SECRETS)
+def test_names_of_secrets_in_options_are_shown(option: str) -> None:
+    """An error may have them."""
+    with a_dag():
+        app = AppDef("a", [Role("m", "i", entrypoint="x")])
+        LaunchAppOperator(task_id="t", app=app, cfg={option: NAMES_OF_SECRETS[option]})._note_written()
+
+    assert redact("secret name-1a2b/token not found: name-1a2b") == "secret name-1a2b/token not found: name-1a2b"
+
+
+@pytest.mark.parametrize("value", ["$ecret9word", "${ecret9word}"])
+def test_a_value_like_a_reference_is_a_secret(value: str) -> None:
+    """A shell would replace it, but an argument of a function is used as it is."""
+    assert value in hidden_in_arguments({"db_password": value})
 
 
 @pytest.mark.parametrize("text", ["HF_TOKEN={{ ds }} train.py", "--token {{ ds }} train.py"])

@@ -120,6 +120,8 @@ def test_a_file_that_has_changed_since_it_was_read_is_named(module, tmp_path, co
         ("# password: x\na: 'b # c'  # token=x #1\n# - DB_KEY: y", "# password: ***\na: 'b # c'  # token=*** #1\n# - DB_KEY: ***"),
         ("secrets: {config: {password: x}, TOKEN: name}\n", "secrets: {config: {password: ***}, TOKEN: name}\n"),
         ("? {password: x}\n: y\n", "? {password: ***}\n: y\n"),
+        ("list: [{key: DB_PASS, value: hush}]\n", "list: [{key: DB_PASS, value: ***}]\n"),
+        ("text: |\n  a: b\n  db_pass: |\n    hush\n", "text: |\n  a: b\n  db_pass: |\n    ***\n"),
         # Names of secrets are none.
         ("secrets: {TOKEN: my_variable}\nlist: {secrets: [token]}\n", None),
         ("token:\nempty: {password: }\n", None),

@@ -26,7 +26,7 @@ SECRETS = {
     "a variable of a pod": ({"sidecars": [{"env": [{"name": "DB_PASSWORD", "value": "hush-1"}]}]}, {"hush-1"}),
     "a folder": ("mkdir -p results", set()),
     "a reference": ("run --token $TOKEN_OF_MINE", set()),
-    "a parameter": ({"token": "$token_of_mine"}, set()),
+    "a name like a parameter": ({"token": "$token_of_mine"}, {"$token_of_mine"}),
     "no text": ({"token": 5, "password": None}, set()),
     "words of a model": ({"parameters": {"tokenizer": "bert-base", "key": "dataset", "max_tokens": "512"}}, set()),
     "code": ("python -c \"print(sorted(x, key='name'), open(token_file='a/b'))\"", set()),
@@ -44,7 +44,7 @@ def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
 
 MAPPED = """
     executor: local
-    parameters: {hosts: [{host: a, password: hush-1, note: "LONG pwd=hush-2"}]}
+    parameters: {hosts: [{host: a, password: hush-1, redis_auth: hush-3, db_pass_prod: hush-4, note: "LONG pwd=hush-2"}]}
     dag:
       start_at: m
       steps:
@@ -61,10 +61,10 @@ MAPPED = """
 
 def test_the_label_of_an_element_shows_no_secret(write, test_dag) -> None:
     """Airflow stores it as it is. A part of a secret at its cut would match no mask."""
-    ran = test_dag(dag_from_file(write(MAPPED.replace("LONG", "x" * 40)), "labels"))
+    ran = test_dag(dag_from_file(write(MAPPED.replace("LONG", "x" * 4)), "labels"))
     (label,) = [str(each.rendered_map_index) for each in ran.run.get_task_instances() if each.task_id == "m.each.a"]
 
-    assert label.startswith('{"host": "a", "password": "***", "note": "xxx')
+    assert label.startswith('{"host": "a", "password": "***", "redis_auth": "***", "db_pass_prod": "***", "note": "xxx')
     assert "hush" not in label
 
 

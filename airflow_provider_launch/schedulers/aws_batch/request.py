@@ -32,7 +32,8 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import names_rank0
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
-from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_document, masked_env
+from airflow_provider_launch.specs.secret_names import is_secret_name
+from airflow_provider_launch.specs.secrets import MASK, masked_args, masked_document, masked_env
 from airflow_provider_launch.util.untrusted import UntrustedError, inflate, parse_json
 
 log = logging.getLogger(__name__)
