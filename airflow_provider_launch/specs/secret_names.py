@@ -9,8 +9,10 @@ from enum import Enum
 # Every pattern of this module reads a name as its words in lower case: `dbPassword`, `db-password`, `DB_PASSWORD`.
 _BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
 _CERTAIN = re.compile(
-    r"(?:\A|_)(?:[a-z0-9]*(?:passw(?:or)?ds?|passwd|passphrase|secret|token|(?:api|access)_?keys?"
-    r"|(?:account|private|signing|encryption|fernet)_?key)|authorization|bearer)\d*(?=_|\Z)"
+    r"(?:\A|_)(?:[a-z0-9]*(?:passw(?:or)?ds?|passwd|passphrase|(?:api|access)_?keys?"
+    r"|(?:account|private|signing|encryption|fernet)_?key"
+    r"|(?:secret|token)(?=_?\d*\Z|_(?:prod|dev|stag|test|qa|key|value|id|[a-z]{0,3}\d)))|authorization|bearer)"
+    r"\d*(?=_|\Z)"
 )
 _CERTAIN_IF_SHORT = re.compile(
     r"(?:\A|_)(?:pwd|pw|jwt|sas|(?:require|store|key|ssh|db)pass|pass(?=_?\d*\Z|_(?:prod|dev|stag|test|qa))"

@@ -23,6 +23,7 @@ _VALUE = re.compile(
 )
 _CODE = re.compile(r"[A-Za-z_]\w*[._]\w[\w.]*\Z|(?:[A-Z]+[a-z]+){2,}\Z")
 """The name of a function or class."""
+_INDEXED = re.compile(r"[A-Za-z_][\w.]*\[")
 _DEFAULT = re.compile(r"\$\{\w+:?[\-=](?P<value>[^}\s]{1,1000})\}")
 """`${NAME:-default}` of a shell."""
 _IN_CONNECTION_STRING = re.compile(r"[^\s\"';\\]{1,1000}")
@@ -60,7 +61,9 @@ def values_in_text(text: str, at: int, position: Position, *, is_json: bool) -> 
         is_json: whether the name has quotes.
     """
     if is_json:
-        at = _match_end(_BLANKS, text, at)
+        after = _match_end(_BLANKS, text, at)
+        # In `if name == "token":` of Python the next line is not a value.
+        at = after if text[after : after + 1] in ('"', "'", "[") else at
     opened = _OPEN_LIST.match(text, at)
     if opened and (items := [*_items(text, opened.end())]):
         yield from items
@@ -102,7 +105,9 @@ def _in_code(text: str, at: int, span: Range) -> Range | None:
     found = _IN_CONNECTION_STRING.match(text, at)
     if found and text[found.end() : found.end() + 1] == ";" and _is_in_connection_string(text, at, found.end()):
         return found.span()
-    return None if text[end : end + 1] == "(" and _CODE.match(text[start:end]) else span
+    value = text[start:end]
+    is_call = text[end : end + 1] == "(" and (_CODE.match(value) or (text[at - 1].isspace() and value.isidentifier()))
+    return None if is_call or _INDEXED.fullmatch(text, start, end) else span
 
 
 def _is_in_connection_string(text: str, at: int, end: int) -> bool:

@@ -356,7 +356,8 @@ def _inline_spans(text: str, *, is_prose: bool) -> Iterator[Span]:
             continue
         for start, end in values_in_text(text, found.end(), position, is_json=bool(found["quote"])):
             at = max(at, end)
-            if not _is_nothing(text, start, end):
+            # In `token=token` of code the value has the same name.
+            if not _is_nothing(text, start, end) and text[start:end] != name:
                 yield start, end, name
 
 

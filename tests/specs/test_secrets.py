@@ -57,7 +57,7 @@ KINDS = {
     Kind.POSSIBLE: [
         "AUTH", "redis_auth", "private", "image_key", "text_key", "PROXY", "SENTRY_DSN", "GITHUB_PAT", "cookie",
         "eos_token", "first_pass", "image_token", "tokens", "admin_tokens", "session_tokens", "escrow_key",
-        "credentials", "cosmos-primary-key", "env_secrets", "routing_key",
+        "credentials", "cosmos-primary-key", "secret_places", "env_secrets", "routing_key",
     ],
     Kind.ABOUT: ["token_file", "secret_path", "TOKEN_URL", "PASSWORD_MIN_LENGTH", "api_key_env", "token_count"],
     Kind.NONE: [
@@ -358,6 +358,9 @@ KEY = "MIIhunter2" * 6
         ("conn = sqlite3.connect(1)", "conn = sqlite3.connect(1)"),
         ("get(auth=HTTPBasicAuth(u, p))", "get(auth=HTTPBasicAuth(u, p))"),
         ("secret = boto3.client(x)", "secret = boto3.client(x)"),
+        ("token = unquote(x); launch(token=token)", "token = unquote(x); launch(token=token)"),
+        ('if name == "token":\n  return row["token"]', 'if name == "token":\n  return row["token"]'),
+        ('password = row["hunter2"]', 'password = row["hunter2"]'),
         ("docker login -u AWS --password-stdin registry.io", "docker login -u AWS --password-stdin registry.io"),
         ("psql --no-password analytics", "psql --no-password analytics"),
         ("https://h/x?key=hunter2&a=b sorted(x, key='id7')", "https://h/x?key=***&a=b sorted(x, key='id7')"),
