@@ -59,7 +59,7 @@ def test_any_arguments_are_masked(args: list[str]) -> None:
 @fuzzed
 @given(before=TEXTS, between=st.sampled_from([" ", "\n", ";", " && ", "\n  "]), after=TEXTS)
 def test_a_plain_assignment_is_hidden_between_any_texts(before: str, between: str, after: str) -> None:
-    """Unless the text before it has an open quote or a value that goes on."""
+    """Unless a quote or a value of the text before is open."""
     text = f"{before}{between}export DB_PASS={MARKER}{between}{after}"
     if not any(mark in before for mark in ("'", '"', "\\", MARKER)) and MARKER not in after:
         assert MARKER not in masked_text(text)
