@@ -87,9 +87,9 @@ class Code:
         """Add the texts of one more function or class."""
         if issubclass(type(function), type):
             file = file_of(module_of(function))
-            if is_library(file) and not _package_of(file):
+            if is_library(file) and not package_of(file):
                 return  # such as `typing.Generic`
-            self._packages.update(_package_of(file))
+            self._packages.update(package_of(file))
             self._read_module(function.__module__)
             # An operator of an author: its constructor makes the fields.
             for each in [*vars(function).values()]:
@@ -113,7 +113,7 @@ class Code:
                 with contextlib.suppress(ValueError):  # an empty cell
                     self._read_values([cell.cell_contents])
             file = inspect.getsourcefile(function) or ""
-            self._packages.update(_package_of(file))
+            self._packages.update(package_of(file))
             self._read_file(file, function.__globals__)
             self._read_marks(function)
 
@@ -140,18 +140,18 @@ class Code:
 
     def _is_library(self, file: str, variables: dict[str, Any]) -> bool:
         """Return whether an author of apps did not write a module; an installed package with components counts."""
-        if not is_library(file) or not _package_of(file).isdisjoint(self._packages):
+        if not is_library(file) or not package_of(file).isdisjoint(self._packages):
             return False
         # Such a package imports this one.
-        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if _package_of(file) else ()))
-        self._packages.update(_package_of(file) if is_of_author else ())
+        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if package_of(file) else ()))
+        self._packages.update(package_of(file) if is_of_author else ())
         return not is_of_author
 
     def _read_file(self, file: str, variables: dict[str, Any], *, is_limited: bool = True) -> None:
         """Read a module and those that it imports; nothing if there is no such file."""
         lines = linecache.getlines(file, variables) if file not in self._modules else []
         # Installed packages take nothing from the limit for the modules of the DAG.
-        count = sum(bool(_package_of(each)) is bool(_package_of(file)) for each in self._modules)
+        count = sum(bool(package_of(each)) is bool(package_of(file)) for each in self._modules)
         if not lines or (is_limited and count >= _MOST_MODULES):
             return
         self._modules.add(file)
@@ -209,7 +209,7 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
 
 
-def _package_of(file: str) -> set[str]:
+def package_of(file: str) -> set[str]:
     """Return the installed package with this file, as a set; empty for our own and Airflow's, and for other files."""
     found = re.match(r".*/(?:site|dist)-packages/([^/]+)", file)
     return set() if found is None or found[1] in {_OWN, "airflow"} else {found[0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import gc
@@ -203,6 +204,86 @@ def test_texts_that_an_operator_makes_of_mapped_values_name_no_file(
     assert "not written in" in str(found.error)
     assert not found.logged("hush-token")
     assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs", "function of a library"])
+@pytest.mark.parametrize("field", ["overlay", "workspace"])
+def test_a_mapped_app_of_a_run_opens_no_other_file_of_the_dag_file(secret, tmp_path, field: str, how: str) -> None:
+    """Our class has a base of Python, which is no code of an author."""
+    (tmp_path / "dag.py").write_text(f"OTHER_TASK = '{secret}'\n")
+    app = app_dict(str(secret))
+    if field == "workspace":
+        app["roles"][0] |= {"metadata": {}, "workspace": {"projects": {str(secret): ""}}}
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"app": app} if how == "expand_kwargs" else app]
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        part, given = LaunchAppOperator.partial(task_id="t", **OPEN), make()
+        if how == "function of a library":
+            given = given.map(copy.copy)  # type: ignore[attr-defined]
+        made = part.expand_kwargs(given) if how == "expand_kwargs" else part.expand(app=given)  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("hush-token")
+
+
+def test_a_mapped_config_of_another_task_calls_nothing(tmp_path) -> None:
+    (tmp_path / "one.yaml").write_text(HYDRA.format(tmp_path / "opened"))
+    (tmp_path / "dag.py").write_text(f"OTHER_TASK = '{tmp_path}', 'one'\n")
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"config_dir": str(tmp_path), "config_name": "one"}]
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        made = LaunchAppOperator.partial(task_id="t", component="utils.hydra", **OPEN).expand(component_args=make())
+
+    assert REFUSED in str(mapped(api, made).error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize("is_written", [True, False], ids=["of the function", "of a run"])
+def test_a_function_that_maps_the_output_of_a_task_is_code_of_the_author(secret, how: str, is_written: bool) -> None:
+    folder = secret.parent
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [f"../..{folder}"]
+    with a_dag():
+        part = LaunchAppOperator.partial(task_id="t", **OPEN)
+        apps = make().map(lambda word: app_dict(f"{folder if is_written else word}/kubeconfig"))  # type: ignore[attr-defined]
+        if how == "expand":
+            made = part.expand(app=apps)
+        else:
+            made = part.expand_kwargs(apps.map(lambda app: {"app": app}))
+
+    assert mapped(api, made).logged("hush-token") is is_written
+
+
+def test_an_operator_of_an_installed_package_is_one_of_an_author(secret, tmp_path, monkeypatch) -> None:
+    """Also a class whose module does not name ours."""
+    package = tmp_path / "site-packages" / "acme_operators"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "bases.py").write_text(
+        "from airflow_provider_launch.operators.launch import LaunchAppOperator\n\n\n"
+        "class Base(LaunchAppOperator):\n    def __init__(self, *, size, **kwargs):\n"
+        "        super().__init__(app=self.app_of(size), **kwargs)\n"
+    )
+    app = app_dict("OVERLAY")
+    (package / "own.py").write_text(
+        f"from acme_operators.bases import Base\n\n\nclass Own(Base):\n    def app_of(self, size):\n"
+        f"        return {app!r}\n".replace("OVERLAY", str(secret))
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    operator = importlib.import_module("acme_operators.own").Own
+    with a_dag():
+        made = operator.partial(task_id="t", **OPEN).expand(size=make())
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["small"]
+    found = mapped(api, made)
+    for module in [name for name in sys.modules if name.startswith("acme_operators")]:
+        sys.modules.pop(module)
+
+    assert found.logged("hush-token"), found.error
 
 
 class OfName(LaunchAppOperator):
