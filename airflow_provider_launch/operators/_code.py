@@ -133,8 +133,9 @@ class Code:
         module = sys.modules.get(name)
         spec = _found(name) if module is None else None
         file = file_of(module) or (spec.origin if spec and spec.has_location else "")
-        # The loader of a zip archive finds the source by these variables.
-        variables = variables_of(module) or {"__name__": name, "__loader__": spec and spec.loader}
+        # The loader of a zip archive finds the source by the first two of these variables.
+        later = {"__name__": name, "__loader__": spec.loader, "__package__": spec.parent} if spec else {}
+        variables = variables_of(module) or later
         if file and not self._is_library(file, variables):
             self._read_file(file, variables)
 

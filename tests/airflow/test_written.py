@@ -250,10 +250,7 @@ def test_a_function_that_maps_the_output_of_a_task_is_code_of_the_author(secret,
     with a_dag():
         part = LaunchAppOperator.partial(task_id="t", **OPEN)
         apps = make().map(lambda word: app_dict(f"{folder if is_written else word}/kubeconfig"))  # type: ignore[attr-defined]
-        if how == "expand":
-            made = part.expand(app=apps)
-        else:
-            made = part.expand_kwargs(apps.map(lambda app: {"app": app}))
+        made = part.expand(app=apps) if how == "expand" else part.expand_kwargs(apps.map(lambda app: {"app": app}))
 
     assert mapped(api, made).logged("hush-token") is is_written
 
@@ -625,11 +622,14 @@ def test_a_function_opens_files_of_an_object_that_its_author_made(secret, kind: 
     assert run_task(made, FakeExecutionApi()).logged("hush-token")
 
 
-@pytest.mark.parametrize("how", ["from", "module", "package", "relative"])
+@pytest.mark.parametrize("how", ["from", "module", "package", "relative", "module of a module", "package of a module"])
 def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_path, monkeypatch, how: str) -> None:
     """Airflow recommends such imports, because each parse of a DAG file pays for the others."""
     (tmp_path / "lazily").mkdir()
     (tmp_path / "lazily" / "__init__.py").write_text("")
+    (tmp_path / "lazily" / "later").mkdir()
+    (tmp_path / "lazily" / "later" / "__init__.py").write_text("from .paths import overlay\n")
+    (tmp_path / "lazily" / "later" / "paths.py").write_text("from ..paths import OVERLAY as overlay\n")
     for file in ("lazily/paths.py", "lazy_paths.py"):
         (tmp_path / file).write_text(f"OVERLAY = '{secret}'\n")
     lines = {
@@ -637,6 +637,8 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
         "module": "import lazy_paths; overlay = lazy_paths.OVERLAY",
         "package": "import lazily.paths; overlay = lazily.paths.OVERLAY",
         "relative": "from .paths import OVERLAY as overlay",
+        "module of a module": "from lazily.later.paths import overlay",
+        "package of a module": "from lazily.later import overlay",
     }
     (tmp_path / "lazily" / "build.py").write_text(
         "from airflow_provider_launch.specs import AppDef, Role\n\n\ndef build(context, jinja_env):\n"
@@ -648,8 +650,8 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
     with a_dag():
         made = LaunchAppOperator(task_id="t", app=build, **OPEN)
     found = run_task(made, FakeExecutionApi())
-    for module in ("lazily", "lazily.build", "lazily.paths", "lazy_paths"):
-        sys.modules.pop(module, None)
+    for module in [name for name in sys.modules if name.startswith(("lazily", "lazy_paths"))]:
+        sys.modules.pop(module)
 
     assert found.logged("hush-token"), found.error
 
