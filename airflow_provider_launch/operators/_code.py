@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import attributes_of, file_of, module_of, texts_in, variables_of
+from airflow_provider_launch.operators._values import attributes_of, file_of, held_by, module_of, texts_in, variables_of
 
 _MOST_PARTS = 64
 """Most parts of a path that is searched."""
@@ -43,7 +43,8 @@ class Code:
     """The texts that a function could name before its call; afterwards its variables may have texts of the run.
 
     These are the texts in its module, and in modules of its author which that imports; values of variables and
-    attributes that these modules name; and, as the start of a path, the folders of the modules.
+    attributes that these modules name, and what functions among them hold; and, as the start of a path, the folders of
+    the modules.
 
     Args:
         functions: functions, objects that can be called, results of `functools.partial`, and classes.
@@ -101,21 +102,26 @@ class Code:
             self._read_values([function.args, function.keywords])
             self.read(function.func)
             return
-        # Functions of C have none of these.
-        with contextlib.suppress(Exception):
-            function = inspect.unwrap(function)
-            method = function if inspect.isroutine(function) else function.__call__
-            if inspect.ismethod(method):
-                self._read_values(attributes_of(method.__self__))
-            function = getattr(method, "__func__", method)
-            self._read_values([function.__defaults__, function.__kwdefaults__])
-            for cell in function.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    self._read_values([cell.cell_contents])
-            file = inspect.getsourcefile(function) or ""
-            self._packages.update(package_of(file))
-            self._read_file(file, function.__globals__)
-            self._read_marks(function)
+        with contextlib.suppress(Exception):  # functions of C have no code
+            self._read_values([function])
+            wrappers: list[Any] = []
+            wrapped = inspect.unwrap(function, stop=wrappers.append)
+            for each in wrappers:
+                self._read_function(each, is_wrapper=True)
+            self._read_function(wrapped)
+
+    def _read_function(self, function: Any, *, is_wrapper: bool = False) -> None:
+        method = function if inspect.isroutine(function) else function.__call__
+        if inspect.ismethod(method):
+            self._read_values(attributes_of(method.__self__))
+        function = getattr(method, "__func__", method)
+        if is_wrapper and not (type(function) is FunctionType and self._is_of_author(function)):
+            return  # such as that of `functools.lru_cache`
+        self._read_values(held_by(function))
+        file = inspect.getsourcefile(function) or ""
+        self._packages.update(package_of(file))
+        self._read_file(file, function.__globals__)
+        self._read_marks(function)
 
     def _read_marks(self, function: Any) -> None:
         """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
@@ -193,10 +199,13 @@ class Code:
                     seen.update(map(id, found))
 
     def _read_values(self, values: Iterable[Any]) -> None:
-        self.texts |= texts_in(values, self._is_settings)
+        self.texts |= texts_in(values, self._is_of_author)
 
-    def _is_settings(self, kind: type) -> bool:
-        """Return whether objects of a class are settings of an author, and not of Airflow, which knows the run."""
+    def _is_of_author(self, kind: Any) -> bool:
+        """Return whether an author wrote a function or class, and not Airflow, which knows the run."""
+        if type(kind) is FunctionType:
+            file = kind.__code__.co_filename
+            return not is_library(file) or not package_of(file).isdisjoint(self._packages)
         module = module_of(kind)
         file = file_of(module)
         if kind.__module__.partition(".")[0] in _SETTINGS:

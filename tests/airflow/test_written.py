@@ -855,6 +855,82 @@ def test_a_module_that_is_imported_at_the_top_names_files(secret, tmp_path, monk
     assert found.logged("hush-token"), found.error
 
 
+HELPERS = {
+    "closure": "helper = (lambda path: lambda: path)(PATH)",
+    "closure of a closure": "helper = (lambda path: (lambda inner: lambda: inner())(lambda: path))(PATH)",
+    "default": "def helper(path=PATH): return path",
+    "default by name": "def helper(*, path=PATH): return path",
+    "partial": "helper = functools.partial(str, PATH)",
+    "partial in a closure": "helper = (lambda inner: lambda: inner())(functools.partial(str, PATH))",
+    "method": "helper = Own(PATH).method",
+    "default of a class": "helper = Default().method",
+    "cached": "helper = functools.lru_cache(lambda path=PATH: path)",
+    "large table": "KEPT = {'a': PATH}\nTABLE = [*map(float, range(300_000))]\ndef helper(): return KEPT['a']",
+}
+
+
+@pytest.mark.parametrize("how", [*HELPERS, "wrapper", "wrapper of a method"])
+def test_a_function_opens_files_that_its_helpers_hold(secret, tmp_path, monkeypatch, how: str) -> None:
+    """As in a factory of DAGs, which reads a file of settings."""
+    monkeypatch.setenv("ACME_OVERLAY", str(secret))
+    app = "AppDef('a', [Role('m', 'i', entrypoint='x', metadata={'docker': helper()})])"
+    (tmp_path / "acme_helpers.py").write_text(
+        "import functools, os\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "class Own:\n    def __init__(self, path):\n        self.path = path\n\n"
+        "    def method(self):\n        return self.path\n\n\n"
+        "class Default(Own):\n    def __init__(self, path=os.environ['ACME_OVERLAY']):\n        self.path = path\n\n\n"
+        "def wrapped(path):\n    def wrap(function):\n        @functools.wraps(function)\n"
+        "        def call(*args, **kwargs):\n            return function(*args, **kwargs, helper=lambda: path)\n\n"
+        "        return call\n\n    return wrap\n\n\n"
+        f"{HELPERS.get(how, '')}\n\n\n".replace("PATH", "os.environ['ACME_OVERLAY']")
+        + {
+            "wrapper": "@wrapped(os.environ['ACME_OVERLAY'])\n"
+            f"def build(context, jinja_env, helper):\n    return {app}\n",
+            "wrapper of a method": "class Builds(Own):\n    @wrapped('')\n"
+            "    def build(self, context, jinja_env, helper):\n        helper = self.method\n"
+            f"        return {app}\n\n\n"
+            "build = Builds(os.environ['ACME_OVERLAY']).build\n",
+        }.get(how, f"def build(context, jinja_env):\n    return {app}\n")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("acme_helpers").build
+    if how.startswith("wrapper"):
+        # No variable leads to the values.
+        vars(sys.modules["acme_helpers"]).pop("build")
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_helpers")
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["library", "run"])
+def test_a_function_opens_no_file_that_a_library_or_a_hook_put_into_a_helper(
+    secret, tmp_path, monkeypatch, how: str
+) -> None:
+    package = tmp_path / "site-packages" / "acme_library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\n\n\ndef helper(path=os.environ['ACME_OVERLAY']):\n    return path\n"
+    )
+    monkeypatch.setenv("ACME_OVERLAY", str(secret))
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    monkeypatch.syspath_prepend(str(package.parent))
+    kept: dict[str, str] = {}
+    helper = importlib.import_module("acme_library").helper if how == "library" else lambda: kept["file"]
+    sys.modules.pop("acme_library", None)
+    with a_dag():
+
+        @task.launch(pre_execute=lambda context: kept.update(context["dag_run"].conf), **OPEN)
+        def train() -> AppDef:
+            return made_of(helper())
+
+        made = train().operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+
+
 @pytest.mark.parametrize("how", ["component", "function"])
 def test_a_component_of_an_installed_package_opens_files_of_its_modules(
     secret, tmp_path, monkeypatch, how: str
