@@ -21,7 +21,15 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import attributes_of, file_of, held_by, module_of, texts_in, variables_of
+from airflow_provider_launch.operators._values import (
+    attributes_of,
+    file_of,
+    functions_in,
+    held_by,
+    module_of,
+    texts_in,
+    variables_of,
+)
 
 _MOST_PARTS = 64
 """Most parts of a path that is searched."""
@@ -94,9 +102,7 @@ class Code:
             self._read_module(function.__module__)
             # An operator of an author: its constructor makes the fields.
             for each in [*vars(function).values()]:
-                made = each.__func__ if type(each) in (staticmethod, classmethod) else each
-                if type(made) is FunctionType:
-                    self.read(made)
+                self.read(next(functions_in(each), None))
             return
         if isinstance(function, functools.partial):
             self._read_values([function.args, function.keywords])
@@ -115,7 +121,7 @@ class Code:
         if inspect.ismethod(method):
             self._read_values(attributes_of(method.__self__))
         function = getattr(method, "__func__", method)
-        if is_wrapper and not (type(function) is FunctionType and self._is_of_author(function)):
+        if is_wrapper and not (type(function) is FunctionType and self.is_of_author(function)):
             return  # such as that of `functools.lru_cache`
         self._read_values(held_by(function))
         file = inspect.getsourcefile(function) or ""
@@ -126,7 +132,7 @@ class Code:
     def _read_marks(self, function: Any) -> None:
         """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
         code = function.__code__
-        rows = [row for each in _codes(code) for *_, row in each.co_lines() if row]
+        rows = [row for each in codes_in(code) for *_, row in each.co_lines() if row]
         # The methods of a class are in one file.
         tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
         self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
@@ -164,7 +170,7 @@ class Code:
         self._modules.add(file)
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
+            for code in codes_in(compile("".join(lines), file, "exec", dont_inherit=True)):
                 names.update(code.co_names, code.co_freevars)
                 # Only here, because it takes time: `src:app` may describe a workspace.
                 self.texts.update(strings_in(code.co_consts))
@@ -199,9 +205,9 @@ class Code:
                     seen.update(map(id, found))
 
     def _read_values(self, values: Iterable[Any]) -> None:
-        self.texts |= texts_in(values, self._is_of_author)
+        self.texts |= texts_in(values, self.is_of_author)
 
-    def _is_of_author(self, kind: Any) -> bool:
+    def is_of_author(self, kind: Any) -> bool:
         """Return whether an author wrote a function or class, and not Airflow, which knows the run."""
         if type(kind) is FunctionType:
             file = kind.__code__.co_filename
@@ -276,11 +282,12 @@ def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:
             yield from (text for text in texts if text and _is_mark(text))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code and that of functions and classes in it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 def is_joined(location: str, texts: Collection[str], starts: Collection[str] = ()) -> bool:

@@ -26,7 +26,7 @@ _SEQUENCES = (list, tuple, set, frozenset)
 _NUMBERS = frozenset({int, float})
 _OTHERS = frozenset({bool, complex, bytes, bytearray, NoneType})
 _HOLDERS: dict[type, tuple[str, ...]] = {
-    MethodType: ("__self__", "__func__"),
+    MethodType: ("__func__", "__self__"),
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
     property: ("fget",),
@@ -35,7 +35,7 @@ _HOLDERS: dict[type, tuple[str, ...]] = {
     functools.partialmethod: ("func", "args", "keywords"),
     type(functools.lru_cache(lambda: None)): ("__wrapped__",),
 }
-"""Attributes of objects of Python that hold a function and its arguments."""
+"""Attributes of objects of Python that hold a function, which is the first, and its arguments."""
 
 
 def texts_in(values: Iterable[Any], is_of_author: Callable[[Any], bool], *, with_numbers: bool = False) -> set[str]:
@@ -103,6 +103,17 @@ def attributes_of(value: object) -> Iterator[Any]:
     for slot in [each for base in kind.__mro__ for each in vars(base).values() if type(each) is MemberDescriptorType]:
         with contextlib.suppress(AttributeError):  # it has no value
             yield slot.__get__(value)
+
+
+def functions_in(value: Any) -> Iterator[FunctionType]:
+    """Yield the function that a value is or holds, and those that this wraps."""
+    for _ in range(_DEEPEST):
+        kind = type(value)
+        if kind is FunctionType:
+            yield value
+            value = value.__dict__.get("__wrapped__")
+        else:
+            value = getattr(value, _HOLDERS[kind][0]) if kind in _HOLDERS else None
 
 
 def held_by(function: FunctionType) -> Iterator[Any]:

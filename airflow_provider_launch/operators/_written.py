@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-_WORD = re.compile(r"[a-z0-9]+")
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
@@ -40,8 +38,10 @@ class Written:
     """Their arguments, if the file has all of them."""
     is_built: bool = False
     """Whether the constructor of an author's operator makes the fields of a mapped task."""
+    pieces: set[str] = field(default_factory=set)
+    """The texts of which it makes the name of a component."""
     is_app_made: bool = False
-    """Whether that, or a function of `.map()`, makes the app of a mapped task."""
+    """Whether the constructor, or a function of `.map()`, makes the app of a mapped task."""
 
     def has_component(self, name: object) -> bool:
         """Return whether a component is in the file, or code made its name of an argument: `f"own.{kind}:train"`."""
@@ -64,18 +64,16 @@ def written_in_mapped(task: LaunchAppOperator) -> Written:
     given = getattr(mapped, "op_kwargs_expand_input", None) or getattr(mapped, "expand_input", None)
     found = getattr(given, "written", None) or Written()
     of_run = getattr(given, "of_run", None)
-    if of_run is not None and isinstance(task.component, str) and not _has_words_of(task.component, of_run):
-        # The constructor made the name of values of the file.
+    if isinstance(task.component, str) and (of_run == [] or _may_make(found, task.component)):
         found.components.add(task.component)
     return found
 
 
-def _has_words_of(name: str, values: Sequence[Any]) -> bool:
-    """Return whether a name may have been made of values, also in another case or without what is around a word."""
-    text = name.lower()
-    own = {*_WORD.findall(text)}
-    words = {word for each in strings_in(values) for word in _WORD.findall(each.lower())}
-    return bool(own & words) or any(len(word) > 2 and word in text for word in words)  # noqa: PLR2004 - `a1`
+def _may_make(written: Written, name: str) -> bool:
+    """Return whether the constructor of an author could make the name of a component without a value of a run."""
+    from airflow_provider_launch.operators._names import consists_of
+
+    return written.is_built and consists_of(name, written.pieces)
 
 
 def written_for_operator(task: Any, mapped: Any) -> Written:
@@ -134,15 +132,19 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
     functions: list[Any] = [*makers]
     if getattr(kind, "_builds_app", False):
         functions += [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
-    if kind is not type(task):
-        functions += (classes := _classes_of_authors(kind))
-        found.is_built = bool(classes)
-        found.is_app_made = found.is_built or bool(makers)
+    classes = _classes_of_authors(kind) if kind is not type(task) else []
+    functions += classes
+    found.is_built, found.is_app_made = bool(classes), bool(classes or makers)
     # A component with written arguments is free, unless the task is mapped and may have others.
     is_free = kind is type(task) and len(found.args) == len(elements) and not any(map(_has_template, found.args))
     if functions or (found.components and not is_free):
         functions += _components_of(task, found.components)
         found.code = _code_of(functions, task, {*found.texts, *_defaults_of(found.components)})
+    if classes and found.code is not None:
+        from airflow_provider_launch.operators._names import pieces_of
+
+        values = [task.task_id, *(value for element in elements for value in element.values())]
+        found.pieces = pieces_of(classes, values, found.code.is_of_author)
     return found
 
 

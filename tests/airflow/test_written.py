@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import functools
 import gc
 import importlib
@@ -15,11 +16,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from airflow.sdk import Param, task, task_group
 
+from airflow_provider_launch.operators._names import consists_of
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, Role, Workspace
@@ -283,6 +285,16 @@ def test_an_operator_of_an_installed_package_is_one_of_an_author(secret, tmp_pat
     assert found.logged("hush-token"), found.error
 
 
+MADE = """
+from airflow_provider_launch.specs import AppDef, Role
+
+def made() -> AppDef:
+    return AppDef("a", [Role("r", "i", entrypoint="x")])
+
+open("{}", "w").close()
+"""
+
+
 class OfName(LaunchAppOperator):
     def __init__(self, *, kind: str, **kwargs: Any) -> None:
         super().__init__(component=f"components/{kind}.py:made", **kwargs)
@@ -363,11 +375,7 @@ def test_values_of_the_file_make_any_name_of_a_component(tmp_path, monkeypatch, 
     """A word in the file that a run gives does not: this docstring has `other`."""
     (tmp_path / "acme_parts").mkdir()
     for kind in ("small", "other"):
-        (tmp_path / "acme_parts" / f"train_{kind}.py").write_text(
-            "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
-            "def made() -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x')])\n\n\n"
-            f"open('{tmp_path / 'imported'}', 'w').close()\n"
-        )
+        (tmp_path / "acme_parts" / f"train_{kind}.py").write_text(MADE.format(tmp_path / "imported"))
     monkeypatch.syspath_prepend(str(tmp_path))
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = ["other"]
@@ -386,7 +394,7 @@ class OfModule(LaunchAppOperator):
         self.rate = rate
 
 
-@pytest.mark.parametrize("rate", ["0.1", "own_code"])
+@pytest.mark.parametrize("rate", ["0.1", "own_code", "tests"])
 def test_a_value_of_a_run_that_is_not_in_the_name_of_a_component_changes_nothing(rate: str) -> None:
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = [rate]
@@ -394,7 +402,136 @@ def test_a_value_of_a_run_that_is_not_in_the_name_of_a_component_changes_nothing
         made = OfModule.partial(task_id="t", **OPEN).expand(rate=make())  # type: ignore[arg-type]
     found = mapped(api, made)
 
-    assert ("is not written in the DAG file or in the class of the operator" in str(found.error)) is (rate != "0.1")
+    assert "is not written in the DAG file or in the class of the operator" not in str(found.error)
+
+
+class OfStart(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"{kind}/own.py:made", **kwargs)
+
+
+class OfMarks(LaunchAppOperator):
+    """Its code has single letters and marks."""
+
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        if str(kind).partition(".")[0] in {"a", "b"}:
+            kind = kind.replace("/", "_")
+        super().__init__(component=f"components/{kind}/own.py:made", **kwargs)
+
+
+class OfSlice(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"components/{kind[:2]}/own.py:made", **kwargs)
+
+
+class OfText(LaunchAppOperator):
+    def __init__(self, *, kind: Any, **kwargs: Any) -> None:
+        super().__init__(component="components/{}/own.py:made".format("".join(map(str, kind))), **kwargs)
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize(
+    ("operator", "kind", "file"),
+    [
+        (OfStart, "../..", "../own.py"),
+        (OfStart, "~", "home/own.py"),
+        (OfMarks, "..", "dags/own.py"),
+        (OfMarks, "ab", "dags/components/ab/own.py"),
+        (OfMarks, "é", "dags/components/é/own.py"),
+        (OfMarks, 77, "dags/components/77/own.py"),
+        (OfMarks, True, "dags/components/True/own.py"),
+        (OfSlice, "secret", "dags/components/se/own.py"),
+        (OfText, [1, 2], "dags/components/12/own.py"),
+    ],
+    ids=["folders", "home", "dots", "letters", "accent", "number", "true", "slice", "joined"],
+)
+def test_no_value_of_a_run_makes_the_name_of_a_component(
+    tmp_path, monkeypatch, operator: Any, kind: Any, file: str, how: str
+) -> None:
+    home = tmp_path / "worker" / "home"
+    monkeypatch.setenv("HOME", str(home))
+    (home.parent / file).parent.mkdir(parents=True, exist_ok=True)
+    for folder in (home, home.parent / "dags" / "components"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (home.parent / file).write_text(MADE.format(tmp_path / "imported"))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [kind if how == "expand" else {"kind": kind}]
+    with a_dag() as dag:
+        dag.fileloc = str(home.parent / "dags" / "dag.py")
+        part = operator.partial(task_id="t", **OPEN)
+        made = part.expand(kind=make()) if how == "expand" else part.expand_kwargs(make())
+    found = mapped(api, made)
+
+    assert "is not written in the DAG file or in the class of the operator" in str(found.error)
+    assert not (tmp_path / "imported").exists()
+
+
+PACKAGE = "acme_pieces"
+
+
+class Kind(enum.Enum):
+    TRAIN = "train"
+
+
+def module_of(kind: str) -> str:
+    return f"acme_pieces.{kind}"
+
+
+class OfPieces(LaunchAppOperator):
+    kinds: ClassVar[dict[str, str]] = {"first": "train"}
+    version = 2
+
+    def __init__(self, *, how: str, data: str, package: str = "acme_pieces", name: str = "", **kwargs: Any) -> None:
+        self.data = data
+        components = {
+            "default": f"{package}.train:made",
+            "variable": f"{PACKAGE}.train:made",
+            "attribute": f"acme_pieces.{self.kinds['first']}:made",
+            "number": f"acme_pieces.train{self.version}:made",
+            "enum": f"acme_pieces.{Kind[name.upper()].value}:made" if name == "train" else "",
+            "helper": f"{module_of('train')}:made",
+            "format": "{}.train:{}".format(package, "made"),
+            "percent": "%s.train:%s" % (package, "made"),  # noqa: UP031 - an old form
+            "argument": f"acme_pieces.{name}:made",
+            "lower case": f"acme_pieces.{name.lower()}:made",
+        }
+        super().__init__(component=components[how], **kwargs)
+
+
+@pytest.mark.parametrize("data", ["cats", "train/made", "acme", "2"])
+@pytest.mark.parametrize(
+    ("how", "given"),
+    [
+        *((how, {}) for how in ("default", "variable", "attribute", "number", "helper", "format", "percent")),
+        ("enum", {"name": "train"}),
+        ("argument", {"name": "train"}),
+        ("lower case", {"name": "TRAIN"}),
+    ],
+)
+def test_pieces_of_the_author_make_the_name_of_a_component_with_any_data(
+    tmp_path, monkeypatch, how: str, given: dict[str, str], data: str
+) -> None:
+    (tmp_path / "acme_pieces").mkdir()
+    for file in ("train", "train2"):
+        (tmp_path / "acme_pieces" / f"{file}.py").write_text(MADE.format(tmp_path / "imported"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [data]
+    with a_dag():
+        made = OfPieces.partial(task_id="t", how=how, **given, **OPEN).expand(data=make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+    for module in [name for name in sys.modules if name.startswith("acme_pieces")]:
+        sys.modules.pop(module)
+
+    assert (tmp_path / "imported").exists(), found.error
+
+
+def test_a_long_name_of_a_component_is_searched_in_little_time() -> None:
+    pieces = {"ab" * length for length in range(1, 400)}
+
+    assert consists_of("ab" * 500, pieces)
+    assert not consists_of("ab" * 499 + "x", pieces)
+    assert not consists_of("ab" * 501, pieces)
 
 
 class OfAuthor(LaunchAppOperator):
