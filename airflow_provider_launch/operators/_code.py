@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -127,18 +127,6 @@ class Code:
         file = inspect.getsourcefile(function) or ""
         self._packages.update(package_of(file))
         self._read_file(file, function.__globals__)
-        self._read_marks(function)
-
-    def _read_marks(self, function: Any) -> None:
-        """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
-        code = function.__code__
-        rows = [row for each in codes_in(code) for *_, row in each.co_lines() if row]
-        # The methods of a class are in one file.
-        tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
-        self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
-        own = inspect.signature(function).parameters.get("workspace")
-        if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
-            self._marks.add(own.default)
 
     def _read_module(self, name: str) -> None:
         """Read a module of an author by its name, also one that a function has not imported yet."""
@@ -170,7 +158,10 @@ class Code:
         self._modules.add(file)
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            for code in codes_in(compile("".join(lines), file, "exec", dont_inherit=True)):
+            text = "".join(lines)
+            if any(word in text for word in (*_WORKSPACES, "workspace")):
+                self._marks.update(_marks_in(_tree(text, file), variables))
+            for code in codes_in(compile(text, file, "exec", dont_inherit=True)):
                 names.update(code.co_names, code.co_freevars)
                 # Only here, because it takes time: `src:app` may describe a workspace.
                 self.texts.update(strings_in(code.co_consts))
@@ -246,7 +237,6 @@ def _found(name: str) -> Any:
     return found
 
 
-@functools.lru_cache(maxsize=4)
 def _tree(text: str, file: str) -> ast.AST:
     # Python 3.11 raises a SystemError if a destructor parses code at the same time.
     for _ in range(_TRIES):
@@ -269,17 +259,24 @@ def _imports_in(code: CodeType, package: str) -> Iterator[str]:
             before = [before[1], each.argval]
 
 
-def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:
-    """Yield the marks that these lines write as a workspace, and not to cut or join texts."""
+def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the marks such as `.` that a module writes as a workspace, and not to cut or join texts."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not first <= node.lineno <= last:
-            continue
-        is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
-        given = [*node.args] if is_workspace else []
-        for each in (*given, *(one.value for one in node.keywords if is_workspace or one.arg == "workspace")):
-            parts = each.keys if isinstance(each, ast.Dict) else [each]
-            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-            yield from (text for text in texts if text and _is_mark(text))
+        given: list[Any] = []
+        if isinstance(node, ast.Call):
+            is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
+            given += node.args if is_workspace else []
+            given += [each.value for each in node.keywords if is_workspace or each.arg == "workspace"]
+        elif isinstance(node, ast.arguments):
+            pairs = [*zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1], strict=False)]
+            pairs += zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            given += [value for parameter, value in pairs if parameter.arg == "workspace"]
+        for part in [part for each in given for part in (each.keys if isinstance(each, ast.Dict) else [each])]:
+            text = getattr(part, "value", None)
+            if isinstance(part, ast.Name) and part.id.isupper():  # no parameter
+                text = variables.get(part.id)
+            if isinstance(text, str) and text and _is_mark(text):
+                yield text
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

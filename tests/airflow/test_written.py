@@ -717,20 +717,23 @@ def test_a_variable_that_was_changed_before_the_call_names_no_file(secret, monke
 
 
 @pytest.mark.parametrize("given", ["/", ".", "..", "./"])
-def test_a_mark_that_cuts_or_joins_texts_is_no_workspace(monkeypatch, given: str) -> None:
+def test_a_mark_that_cuts_or_joins_texts_is_no_workspace(tmp_path, monkeypatch, given: str) -> None:
     monkeypatch.setitem(support.RUN, "conf", {"code": given})
+    (tmp_path / "acme_marks.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role, Workspace\n\ncode, name = '.', './'\n\n\n"
+        "def train(code, name='a', sep='.'):\n    if '..' in name or name == './':\n        raise ValueError(name)\n"
+        "    args = [f'{name}/{code}', '.'.join(sorted(name)), name.replace('/', '..')]\n"
+        "    role = Role('m', 'i', entrypoint='x', args=args, workspace=Workspace.from_str(code))\n"
+        "    return AppDef('a', [role])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train = importlib.import_module("acme_marks").train
     with a_dag():
+        made = task.launch(task_id="t", **OPEN)(train)("{{ dag_run.conf['code'] }}").operator  # type: ignore[call-overload]
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_marks")
 
-        @task.launch(**OPEN)
-        def train(code: str, name: str = "a", sep: str = ".") -> AppDef:
-            if ".." in name or name == "./":
-                raise ValueError(name)
-            args = [f"{name}/{code}", ".".join(sorted(name)), name.replace("/", "..")]
-            return AppDef("a", [Role("m", "i", entrypoint="x", args=args, workspace=Workspace.from_str(code))])
-
-        made = train("{{ dag_run.conf['code'] }}").operator  # type: ignore[attr-defined]
-
-    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+    assert REFUSED in str(found.error)
 
 
 # ---- right DAGs ----------------------------------------------------------------------------------------------------
