@@ -126,7 +126,7 @@ class Code:
         self._read_values(held_by(function))
         file = inspect.getsourcefile(function) or ""
         self._packages.update(package_of(file))
-        self._read_file(file, function.__globals__)
+        self._read_file(file, function.__globals__, code=function.__code__)
 
     def _read_module(self, name: str) -> None:
         """Read a module of an author by its name, also one that a function has not imported yet."""
@@ -148,25 +148,30 @@ class Code:
         self._packages.update(package_of(file) if is_of_author else ())
         return not is_of_author
 
-    def _read_file(self, file: str, variables: dict[str, Any], *, is_limited: bool = True) -> None:
-        """Read a module and those that it imports; nothing if there is no such file."""
-        lines = linecache.getlines(file, variables) if file not in self._modules else []
+    def _read_file(
+        self, file: str, variables: dict[str, Any], *, is_limited: bool = True, code: CodeType | None = None
+    ) -> None:
+        """Read a module and those that it imports; if there is no such file, read only the code."""
+        if file in self._modules:
+            return
+        lines = linecache.getlines(file, variables)
         # Installed packages take nothing from the limit for the modules of the DAG.
         count = sum(bool(package_of(each)) is bool(package_of(file)) for each in self._modules)
-        if not lines or (is_limited and count >= _MOST_MODULES):
+        if not (lines or code) or (is_limited and count >= _MOST_MODULES):
             return
-        self._modules.add(file)
+        self._modules |= {file} if lines else set()
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             text = "".join(lines)
+            made = compile(text, file, "exec", dont_inherit=True) if lines or code is None else code
+            for each in codes_in(made):
+                names.update(each.co_names, each.co_freevars)
+                # Only here, because it takes time: `src:app` may describe a workspace.
+                self.texts.update(strings_in(each.co_consts))
+                for name in _imports_in(each, str(variables.get("__package__") or "")):
+                    self._read_module(name)
             if any(word in text for word in (*_WORKSPACES, "workspace")):
                 self._marks.update(_marks_in(_tree(text, file), variables))
-            for code in codes_in(compile(text, file, "exec", dont_inherit=True)):
-                names.update(code.co_names, code.co_freevars)
-                # Only here, because it takes time: `src:app` may describe a workspace.
-                self.texts.update(strings_in(code.co_consts))
-                for name in _imports_in(code, str(variables.get("__package__") or "")):
-                    self._read_module(name)
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
             # Of "f.py" also "f", for `Path(__file__).with_suffix(".yaml")`.

@@ -11,6 +11,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import json
+import py_compile
 import sys
 import tempfile
 from collections.abc import Callable
@@ -1041,6 +1042,30 @@ def test_a_function_opens_files_that_its_helpers_hold(secret, tmp_path, monkeypa
         made = LaunchAppOperator(task_id="t", app=build, **OPEN)
     found = run_task(made, FakeExecutionApi())
     sys.modules.pop("acme_helpers")
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["text", "compiled file"])
+def test_a_function_without_source_opens_files(secret, tmp_path, monkeypatch, how: str) -> None:
+    text = (
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\ndef build(context, jinja_env):\n"
+        f"    return AppDef('a', [Role('m', 'i', entrypoint='x', metadata={{'docker': '{secret}'}})])\n"
+    )
+    if how == "text":
+        made_here: dict[str, Any] = {}
+        exec(compile(text, "<a text>", "exec"), made_here)
+        build = made_here["build"]
+    else:
+        (tmp_path / "acme_compiled.py").write_text(text)
+        py_compile.compile(str(tmp_path / "acme_compiled.py"), cfile=str(tmp_path / "acme_compiled.pyc"))
+        (tmp_path / "acme_compiled.py").unlink()
+        monkeypatch.syspath_prepend(str(tmp_path))
+        build = importlib.import_module("acme_compiled").build
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_compiled", None)
 
     assert found.logged("hush-token"), found.error
 
