@@ -236,6 +236,8 @@ def _found(name: str) -> Any:
             return None
         with contextlib.suppress(Exception):  # those of finders
             found = PathFinder.find_spec(".".join(steps[: at + 1]), places)
+            # Editable installs have a finder of their own.
+            found = importlib.util.find_spec(steps[0]) if found is None and at == 0 else found
         if found is None:
             return None
         places = found.submodule_search_locations

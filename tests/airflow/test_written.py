@@ -996,6 +996,36 @@ def test_a_module_that_is_imported_at_the_top_names_files(secret, tmp_path, monk
     assert found.logged("hush-token"), found.error
 
 
+def test_a_function_opens_files_of_a_module_of_an_editable_install(secret, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "checkout" / "acme_editable"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "paths.py").write_text(f"OVERLAY = '{secret}'\n")
+
+    class Finder:
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+            file, places = folder / "__init__.py", [str(folder)]
+            found = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+            return found if name == "acme_editable" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train() -> AppDef:
+            from acme_editable.paths import OVERLAY  # type: ignore[import-not-found]
+
+            return made_of(OVERLAY)
+
+        made = train().operator  # type: ignore[attr-defined]
+    found = run_task(made, FakeExecutionApi())
+    for module in ("acme_editable", "acme_editable.paths"):
+        sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
 HELPERS = {
     "closure": "helper = (lambda path: lambda: path)(PATH)",
     "closure of a closure": "helper = (lambda path: (lambda inner: lambda: inner())(lambda: path))(PATH)",
