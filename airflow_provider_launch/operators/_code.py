@@ -275,7 +275,9 @@ def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
             given += node.args if is_workspace else []
             given += [each.value for each in node.keywords if is_workspace or each.arg == "workspace"]
         elif isinstance(node, ast.arguments):
-            pairs = [*zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1], strict=False)]
+            pairs: list[tuple[ast.arg, ast.expr | None]] = [
+                *zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1], strict=False)
+            ]
             pairs += zip(node.kwonlyargs, node.kw_defaults, strict=True)
             given += [value for parameter, value in pairs if parameter.arg == "workspace"]
         for part in [part for each in given for part in (each.keys if isinstance(each, ast.Dict) else [each])]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
+_OURS = __name__.partition(".")[0]
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
@@ -190,13 +191,16 @@ def _is_plain(value: object) -> bool:
 def _classes_of_authors(kind: type) -> list[type]:
     """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run.
 
-    Those of Python and of libraries are none, except for installed packages that have such an operator.
+    Classes of Python and of libraries do not count, except in installed packages that have such an operator.
     """
     from airflow_provider_launch.operators._code import is_library, package_of
-    from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-    ours = __name__.partition(".")[0]
-    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in {ours, "airflow", "builtins"}]
+    bases = [base for base in kind.__mro__ if _root_of(base) not in {_OURS, "airflow", "builtins"}]
     files = {base: file_of(module_of(base)) for base in bases}
-    packages = {each for base in bases if issubclass(base, LaunchAppOperator) for each in package_of(files[base])}
+    operators = [base for base in bases if _OURS in map(_root_of, base.__mro__)]
+    packages = {each for base in operators for each in package_of(files[base])}
     return [base for base in bases if not is_library(files[base]) or package_of(files[base]) & packages]
+
+
+def _root_of(kind: type) -> str:
+    return kind.__module__.partition(".")[0]

@@ -212,7 +212,7 @@ def test_texts_that_an_operator_makes_of_mapped_values_name_no_file(
 @pytest.mark.parametrize("how", ["expand", "expand_kwargs", "function of a library"])
 @pytest.mark.parametrize("field", ["overlay", "workspace"])
 def test_a_mapped_app_of_a_run_opens_no_other_file_of_the_dag_file(secret, tmp_path, field: str, how: str) -> None:
-    """Our class has a base of Python, which is no code of an author."""
+    """Our class has a base of Python, which an author did not write."""
     (tmp_path / "dag.py").write_text(f"OTHER_TASK = '{secret}'\n")
     app = app_dict(str(secret))
     if field == "workspace":
