@@ -14,14 +14,22 @@ import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import attributes_of, file_of, module_of, texts_in, variables_of
+from airflow_provider_launch.operators._values import (
+    attributes_of,
+    file_of,
+    functions_in,
+    held_by,
+    module_of,
+    texts_in,
+    variables_of,
+)
 
 _MOST_PARTS = 64
 """Most parts of a path that is searched."""
@@ -43,7 +51,8 @@ class Code:
     """The texts that a function could name before its call; afterwards its variables may have texts of the run.
 
     These are the texts in its module, and in modules of its author which that imports; values of variables and
-    attributes that these modules name; and, as the start of a path, the folders of the modules.
+    attributes that these modules name, and what functions among them hold; and, as the start of a path, the folders of
+    the modules.
 
     Args:
         functions: functions, objects that can be called, results of `functools.partial`, and classes.
@@ -87,82 +96,82 @@ class Code:
         """Add the texts of one more function or class."""
         if issubclass(type(function), type):
             file = file_of(module_of(function))
-            if is_library(file) and not _package_of(file):
+            if is_library(file) and not package_of(file):
                 return  # such as `typing.Generic`
-            self._packages.update(_package_of(file))
+            self._packages.update(package_of(file))
             self._read_module(function.__module__)
             # An operator of an author: its constructor makes the fields.
             for each in [*vars(function).values()]:
-                made = each.__func__ if type(each) in (staticmethod, classmethod) else each
-                if type(made) is FunctionType:
-                    self.read(made)
+                self.read(next(functions_in(each), None))
             return
         if isinstance(function, functools.partial):
             self._read_values([function.args, function.keywords])
             self.read(function.func)
             return
-        # Functions of C have none of these.
-        with contextlib.suppress(Exception):
-            function = inspect.unwrap(function)
-            method = function if inspect.isroutine(function) else function.__call__
-            if inspect.ismethod(method):
-                self._read_values(attributes_of(method.__self__))
-            function = getattr(method, "__func__", method)
-            self._read_values([function.__defaults__, function.__kwdefaults__])
-            for cell in function.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    self._read_values([cell.cell_contents])
-            file = inspect.getsourcefile(function) or ""
-            self._packages.update(_package_of(file))
-            self._read_file(file, function.__globals__)
-            self._read_marks(function)
+        with contextlib.suppress(Exception):  # functions of C have no code
+            self._read_values([function])
+            wrappers: list[Any] = []
+            wrapped = inspect.unwrap(function, stop=wrappers.append)
+            for each in wrappers:
+                self._read_function(each, is_wrapper=True)
+            self._read_function(wrapped)
 
-    def _read_marks(self, function: Any) -> None:
-        """Add marks such as `.` that the function itself has; modules have many, to cut and join texts."""
-        code = function.__code__
-        rows = [row for each in _codes(code) for *_, row in each.co_lines() if row]
-        # The methods of a class are in one file.
-        tree = _tree("".join(linecache.getlines(code.co_filename, function.__globals__)), code.co_filename)
-        self._marks.update(_marks_in(tree, code.co_firstlineno, max(rows, default=0)))
-        own = inspect.signature(function).parameters.get("workspace")
-        if own is not None and isinstance(own.default, str) and own.default and _is_mark(own.default):
-            self._marks.add(own.default)
+    def _read_function(self, function: Any, *, is_wrapper: bool = False) -> None:
+        method = function if inspect.isroutine(function) else function.__call__
+        if inspect.ismethod(method):
+            self._read_values(attributes_of(method.__self__))
+        function = getattr(method, "__func__", method)
+        if is_wrapper and not (type(function) is FunctionType and self.is_of_author(function)):
+            return  # such as that of `functools.lru_cache`
+        self._read_values(held_by(function))
+        file = inspect.getsourcefile(function) or ""
+        self._packages.update(package_of(file))
+        self._read_file(file, function.__globals__, code=function.__code__)
 
     def _read_module(self, name: str) -> None:
         """Read a module of an author by its name, also one that a function has not imported yet."""
         module = sys.modules.get(name)
         spec = _found(name) if module is None else None
         file = file_of(module) or (spec.origin if spec and spec.has_location else "")
-        # The loader of a zip archive finds the source by these variables.
-        variables = variables_of(module) or {"__name__": name, "__loader__": spec and spec.loader}
+        # The loader of a zip archive finds the source by the first two of these variables.
+        later = {"__name__": name, "__loader__": spec.loader, "__package__": spec.parent} if spec else {}
+        variables = variables_of(module) or later
         if file and not self._is_library(file, variables):
             self._read_file(file, variables)
 
     def _is_library(self, file: str, variables: dict[str, Any]) -> bool:
         """Return whether an author of apps did not write a module; an installed package with components counts."""
-        if not is_library(file) or not _package_of(file).isdisjoint(self._packages):
+        if not is_library(file) or not package_of(file).isdisjoint(self._packages):
             return False
         # Such a package imports this one.
-        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if _package_of(file) else ()))
-        self._packages.update(_package_of(file) if is_of_author else ())
+        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if package_of(file) else ()))
+        self._packages.update(package_of(file) if is_of_author else ())
         return not is_of_author
 
-    def _read_file(self, file: str, variables: dict[str, Any], *, is_limited: bool = True) -> None:
-        """Read a module and those that it imports; nothing if there is no such file."""
-        lines = linecache.getlines(file, variables) if file not in self._modules else []
-        # Installed packages take nothing from the limit for the modules of the DAG.
-        count = sum(bool(_package_of(each)) is bool(_package_of(file)) for each in self._modules)
-        if not lines or (is_limited and count >= _MOST_MODULES):
+    def _read_file(
+        self, file: str, variables: dict[str, Any], *, is_limited: bool = True, code: CodeType | None = None
+    ) -> None:
+        """Read a module and those that it imports; if there is no such file, read only the code."""
+        if file in self._modules:
             return
-        self._modules.add(file)
+        lines = linecache.getlines(file, variables)
+        # Installed packages take nothing from the limit for the modules of the DAG.
+        count = sum(bool(package_of(each)) is bool(package_of(file)) for each in self._modules)
+        if not (lines or code) or (is_limited and count >= _MOST_MODULES):
+            return
+        self._modules |= {file} if lines else set()
         names: set[str] = set()
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            for code in _codes(compile("".join(lines), file, "exec", dont_inherit=True)):
-                names.update(code.co_names, code.co_freevars)
+            text = "".join(lines)
+            made = compile(text, file, "exec", dont_inherit=True) if lines or code is None else code
+            for each in codes_in(made):
+                names.update(each.co_names, each.co_freevars)
                 # Only here, because it takes time: `src:app` may describe a workspace.
-                self.texts.update(strings_in(code.co_consts))
-                for name in _imports_in(code, str(variables.get("__package__") or "")):
+                self.texts.update(strings_in(each.co_consts))
+                for name in _imports_in(each, str(variables.get("__package__") or "")):
                     self._read_module(name)
+            if any(word in text for word in (*_WORKSPACES, "workspace")):
+                self._marks.update(_marks_in(_tree(text, file), variables))
         if Path(file).is_absolute():  # not "<stdin>"
             folders = {Path(file).parent, Path(os.path.realpath(file)).parent}
             # Of "f.py" also "f", for `Path(__file__).with_suffix(".yaml")`.
@@ -192,10 +201,13 @@ class Code:
                     seen.update(map(id, found))
 
     def _read_values(self, values: Iterable[Any]) -> None:
-        self.texts |= texts_in(values, self._is_settings)
+        self.texts |= texts_in(values, self.is_of_author)
 
-    def _is_settings(self, kind: type) -> bool:
-        """Return whether objects of a class are settings of an author, and not of Airflow, which knows the run."""
+    def is_of_author(self, kind: Any) -> bool:
+        """Return whether an author wrote a function or class, and not Airflow, which knows the run."""
+        if type(kind) is FunctionType:
+            file = kind.__code__.co_filename
+            return not is_library(file) or not package_of(file).isdisjoint(self._packages)
         module = module_of(kind)
         file = file_of(module)
         if kind.__module__.partition(".")[0] in _SETTINGS:
@@ -209,7 +221,7 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in file
 
 
-def _package_of(file: str) -> set[str]:
+def package_of(file: str) -> set[str]:
     """Return the installed package with this file, as a set; empty for our own and Airflow's, and for other files."""
     found = re.match(r".*/(?:site|dist)-packages/([^/]+)", file)
     return set() if found is None or found[1] in {_OWN, "airflow"} else {found[0]}
@@ -224,13 +236,14 @@ def _found(name: str) -> Any:
             return None
         with contextlib.suppress(Exception):  # those of finders
             found = PathFinder.find_spec(".".join(steps[: at + 1]), places)
+            # Editable installs have a finder of their own.
+            found = importlib.util.find_spec(steps[0]) if found is None and at == 0 else found
         if found is None:
             return None
         places = found.submodule_search_locations
     return found
 
 
-@functools.lru_cache(maxsize=4)
 def _tree(text: str, file: str) -> ast.AST:
     # Python 3.11 raises a SystemError if a destructor parses code at the same time.
     for _ in range(_TRIES):
@@ -253,24 +266,34 @@ def _imports_in(code: CodeType, package: str) -> Iterator[str]:
             before = [before[1], each.argval]
 
 
-def _marks_in(tree: ast.AST, first: int, last: int) -> Iterator[str]:
-    """Yield the marks that these lines write as a workspace, and not to cut or join texts."""
+def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the marks such as `.` that a module writes as a workspace, and not to cut or join texts."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not first <= node.lineno <= last:
-            continue
-        is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
-        given = [*node.args] if is_workspace else []
-        for each in (*given, *(one.value for one in node.keywords if is_workspace or one.arg == "workspace")):
-            parts = each.keys if isinstance(each, ast.Dict) else [each]
-            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-            yield from (text for text in texts if text and _is_mark(text))
+        given: list[Any] = []
+        if isinstance(node, ast.Call):
+            is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
+            given += node.args if is_workspace else []
+            given += [each.value for each in node.keywords if is_workspace or each.arg == "workspace"]
+        elif isinstance(node, ast.arguments):
+            pairs: list[tuple[ast.arg, ast.expr | None]] = [
+                *zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1], strict=False)
+            ]
+            pairs += zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            given += [value for parameter, value in pairs if parameter.arg == "workspace"]
+        for part in [part for each in given for part in (each.keys if isinstance(each, ast.Dict) else [each])]:
+            text = getattr(part, "value", None)
+            if isinstance(part, ast.Name) and part.id.isupper():  # no parameter
+                text = variables.get(part.id)
+            if isinstance(text, str) and text and _is_mark(text):
+                yield text
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code and that of functions and classes in it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 def is_joined(location: str, texts: Collection[str], starts: Collection[str] = ()) -> bool:

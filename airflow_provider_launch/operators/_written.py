@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
 
 from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._masks import register_elements
 from airflow_provider_launch.operators._sources import strings_in
+from airflow_provider_launch.operators._values import file_of, module_of
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-_WORD = re.compile(r"[a-z0-9]+")
+_OURS = __name__.partition(".")[0]
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
@@ -36,6 +39,10 @@ class Written:
     """Their arguments, if the file has all of them."""
     is_built: bool = False
     """Whether the constructor of an author's operator makes the fields of a mapped task."""
+    pieces: set[str] = field(default_factory=set)
+    """The texts of which it makes the name of a component."""
+    is_app_made: bool = False
+    """Whether the constructor, or a function of `.map()`, makes the app of a mapped task."""
 
     def has_component(self, name: object) -> bool:
         """Return whether a component is in the file, or code made its name of an argument: `f"own.{kind}:train"`."""
@@ -58,31 +65,38 @@ def written_in_mapped(task: LaunchAppOperator) -> Written:
     given = getattr(mapped, "op_kwargs_expand_input", None) or getattr(mapped, "expand_input", None)
     found = getattr(given, "written", None) or Written()
     of_run = getattr(given, "of_run", None)
-    if of_run is not None and isinstance(task.component, str) and not _has_words_of(task.component, of_run):
-        # The constructor made the name of values of the file.
+    if isinstance(task.component, str) and (of_run == [] or _may_make(found, task.component)):
         found.components.add(task.component)
     return found
 
 
-def _has_words_of(name: str, values: Sequence[Any]) -> bool:
-    """Return whether a name may have been made of values, also in another case or without what is around a word."""
-    text = name.lower()
-    own = {*_WORD.findall(text)}
-    words = {word for each in strings_in(values) for word in _WORD.findall(each.lower())}
-    return bool(own & words) or any(len(word) > 2 and word in text for word in words)  # noqa: PLR2004 - `a1`
+def _may_make(written: Written, name: str) -> bool:
+    """Return whether the constructor of an author could make the name of a component without a value of a run."""
+    from airflow_provider_launch.operators._names import consists_of
+
+    return written.is_built and consists_of(name, written.pieces)
 
 
 def written_for_operator(task: Any, mapped: Any) -> Written:
     """Return the authors' part of a mapped task: its partial arguments, and the values of its input in the file."""
-    return _written_in_partial(task, mapped, of_function=False)
+    return _written_in_partial(task, mapped, _functions_of_map(mapped), of_function=False)
 
 
 def written_for_function(task: Any, mapped: Any) -> Written:
     """Return the same for a function, whose arguments are mapped."""
-    return _written_in_partial(task, mapped, of_function=True)
+    return _written_in_partial(task, mapped, [], of_function=True)
 
 
-def _written_in_partial(task: Any, mapped: Any, *, of_function: bool) -> Written:
+def _functions_of_map(mapped: Any) -> list[Any]:
+    """Return the functions of `.map()` that make an app, or a row with one: the authors wrote them."""
+    from airflow_provider_launch.operators._code import is_library
+
+    given = mapped.get("app") if isinstance(mapped, Mapping) else mapped
+    functions = getattr(given, "callables", ()) if isinstance(given, XComArg) else ()
+    return [each for each in functions if type(each) is FunctionType and not is_library(each.__code__.co_filename)]
+
+
+def _written_in_partial(task: Any, mapped: Any, functions: Sequence[Any], *, of_function: bool) -> Written:
     base = {**(task.dag.default_args if task.dag else {}), **task.partial_kwargs}
     base = {name: value for name, value in base.items() if name not in arguments_of_airflow()}
     base["python_callable"] = getattr(task, "python_callable", None)
@@ -91,7 +105,7 @@ def _written_in_partial(task: Any, mapped: Any, *, of_function: bool) -> Written
         rows = [{name: each} for name, values in mapped.items() for each in _elements(values)]
     else:
         rows = [each for each in mapped if isinstance(each, Mapping)] if isinstance(mapped, (list, tuple)) else []
-    return _written(task, [base, *([{"op_kwargs": row} for row in rows] if of_function else rows)])
+    return _written(task, [base, *([{"op_kwargs": row} for row in rows] if of_function else rows)], functions)
 
 
 def _elements(values: object) -> list[Any]:
@@ -101,8 +115,8 @@ def _elements(values: object) -> list[Any]:
     return [*values] if isinstance(values, (list, tuple)) else []
 
 
-def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
-    """Return the part of authors in sets of arguments."""
+def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[Any] = ()) -> Written:
+    """Return the part of authors in sets of arguments; `makers` are functions that make an app of values of a run."""
     found = Written()
     register_elements(elements)
     for element in elements:
@@ -116,17 +130,22 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]]) -> Written:
     found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
     found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
     kind = getattr(task, "operator_class", type(task))
-    functions: list[Any] = []
+    functions: list[Any] = [*makers]
     if getattr(kind, "_builds_app", False):
-        functions = [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
-    if kind is not type(task):
-        functions += (classes := _classes_of_authors(kind))
-        found.is_built = bool(classes)
+        functions += [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
+    classes = _classes_of_authors(kind) if kind is not type(task) else []
+    functions += classes
+    found.is_built, found.is_app_made = bool(classes), bool(classes or makers)
     # A component with written arguments is free, unless the task is mapped and may have others.
     is_free = kind is type(task) and len(found.args) == len(elements) and not any(map(_has_template, found.args))
     if functions or (found.components and not is_free):
         functions += _components_of(task, found.components)
         found.code = _code_of(functions, task, {*found.texts, *_defaults_of(found.components)})
+    if classes and found.code is not None:
+        from airflow_provider_launch.operators._names import pieces_of
+
+        values = [task.task_id, *(value for element in elements for value in element.values())]
+        found.pieces = pieces_of(classes, values, found.code.is_of_author)
     return found
 
 
@@ -170,6 +189,18 @@ def _is_plain(value: object) -> bool:
 
 
 def _classes_of_authors(kind: type) -> list[type]:
-    """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run."""
-    ours = __name__.partition(".")[0]
-    return [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in {ours, "airflow", "builtins"}]
+    """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run.
+
+    Classes of Python and of libraries do not count, except in installed packages that have such an operator.
+    """
+    from airflow_provider_launch.operators._code import is_library, package_of
+
+    bases = [base for base in kind.__mro__ if _root_of(base) not in {_OURS, "airflow", "builtins"}]
+    files = {base: file_of(module_of(base)) for base in bases}
+    operators = [base for base in bases if _OURS in map(_root_of, base.__mro__)]
+    packages = {each for base in operators for each in package_of(files[base])}
+    return [base for base in bases if not is_library(files[base]) or package_of(files[base]) & packages]
+
+
+def _root_of(kind: type) -> str:
+    return kind.__module__.partition(".")[0]

@@ -580,16 +580,14 @@ class LaunchAppOperator(BaseOperator):
 
         These are the files and addresses in the DAG file, and those in the code of the function that builds the app.
         """
-        from airflow_provider_launch._task.mapped import is_from_mapped
         from airflow_provider_launch.operators._sources import Sources
 
         written = self._written
         if written is None:
             return Sources(None)
         is_free = self.component is not None and any(self.component_args == each for each in written.args)
-        # The author of an operator built on this one may make an app of the mapped values.
-        uses_code = self._is_app_made or is_from_mapped(self)
-        code = written.code if uses_code else None
+        # Code of the author may also make it of the mapped values.
+        code = written.code if self._is_app_made or written.is_app_made else None
         return Sources(written.texts, code, is_free=is_free, are_options_built=written.is_built)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import gc
@@ -491,19 +492,78 @@ def test_templates_in_keyword_arguments_of_a_function_on_an_engine_are_data(monk
 
 
 @pytest.mark.parametrize("given", ["/", "..", "../..", ".", "", "~"])
-def test_a_mark_of_a_run_is_no_workspace(monkeypatch, given: str) -> None:
+def test_a_mark_of_a_run_is_no_workspace(tmp_path, monkeypatch, given: str) -> None:
     """The code of many functions contains such texts."""
     monkeypatch.setitem(support.RUN, "conf", {"place": given})
+    (tmp_path / "acme_mirrored.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role, Workspace\n\n"
+        "MARKS = ['/', '..', '../..', '.', '~']\n\n\n"
+        "def mirrored(workspace: str) -> AppDef:\n"
+        "    return AppDef('app', [Role('main', '', entrypoint='ls', workspace=Workspace({workspace: ''}))])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     with a_dag():
         made = LaunchAppOperator(
             task_id="t",
-            component=f"{__name__}:mirrored",
+            component="acme_mirrored:mirrored",
             component_args={"workspace": "{{ dag_run.conf['place'] }}"},
         )
     found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_mirrored", None)
 
     assert REFUSED in str(found.error)
 
 
-def mirrored(workspace: str) -> AppDef:
-    return AppDef("app", [Role("main", "", entrypoint="ls", workspace=Workspace({workspace: ""}))])
+ROLES = {
+    "function": "def role():\n    return made(Workspace.from_str('.'))",
+    "mapping": "def role():\n    return made(Workspace({'.': ''}))",
+    "default": "def role(workspace='.'):\n    return made(Workspace.from_str(workspace))",
+    "default by name": "def role(*, size=1, workspace='.'):\n    return made(Workspace.from_str(workspace))",
+    "variable": "CODE = '.'\n\n\ndef role():\n    return made(Workspace.from_str(CODE))",
+    "method": "class Own:\n    def role(self):\n        return made(Workspace.from_str('.'))\n\n\nrole = Own().role",
+}
+
+
+@pytest.mark.parametrize("kind", ["component", "function"])
+@pytest.mark.parametrize("how", ROLES)
+def test_a_helper_may_name_the_folder_of_the_dag_file_by_a_mark(tmp_path, monkeypatch, how: str, kind: str) -> None:
+    start = "from airflow_provider_launch.specs import AppDef, Role, Workspace\n"
+    (tmp_path / "acme_roles.py").write_text(
+        f"{start}\n\ndef made(workspace):\n    return Role('m', 'i', entrypoint='x', workspace=workspace)\n\n\n"
+        f"{ROLES[how]}\n"
+    )
+    (tmp_path / "acme_built.py").write_text(
+        f"from acme_roles import role\n{start}\n\ndef build(rate: str) -> AppDef:\n    return AppDef('a', [role()])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rate = "{{ ti.task_id }}"
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        if kind == "component":
+            made = LaunchAppOperator(task_id="t", component="acme_built:build", component_args={"rate": rate}, **OPEN)
+        else:
+            build = importlib.import_module("acme_built").build
+            made = task.launch(task_id="t", **OPEN)(build)(rate).operator
+    found = run_task(made, FakeExecutionApi())
+    for module in ("acme_built", "acme_roles"):
+        sys.modules.pop(module, None)
+
+    assert found.error is not None
+    assert REFUSED not in str(found.error)
+
+
+def test_a_file_is_searched_for_marks_once(tmp_path, monkeypatch) -> None:
+    """Not for each method of a class."""
+    (tmp_path / "acme_methods.py").write_text(
+        "workspace = None\n\n\nclass Own:\n"
+        + "".join(f"    def method_{number}(self):\n        pass\n\n" for number in range(9))
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = importlib.import_module("acme_methods").Own
+    sys.modules.pop("acme_methods")
+    walked: list[Any] = []
+    walk = ast.walk
+    monkeypatch.setattr(ast, "walk", lambda tree: walked.append(tree) or walk(tree))
+    Code([getattr(kind, f"method_{number}") for number in range(9)])
+
+    assert len(walked) == 1

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
 import functools
 import gc
 import importlib
 import importlib.abc
 import importlib.util
 import json
+import py_compile
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from airflow.sdk import Param, task, task_group
 
+from airflow_provider_launch.operators._names import consists_of
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, Role, Workspace
@@ -205,6 +209,93 @@ def test_texts_that_an_operator_makes_of_mapped_values_name_no_file(
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs", "function of a library"])
+@pytest.mark.parametrize("field", ["overlay", "workspace"])
+def test_a_mapped_app_of_a_run_opens_no_other_file_of_the_dag_file(secret, tmp_path, field: str, how: str) -> None:
+    """Our class has a base of Python, which an author did not write."""
+    (tmp_path / "dag.py").write_text(f"OTHER_TASK = '{secret}'\n")
+    app = app_dict(str(secret))
+    if field == "workspace":
+        app["roles"][0] |= {"metadata": {}, "workspace": {"projects": {str(secret): ""}}}
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"app": app} if how == "expand_kwargs" else app]
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        part, given = LaunchAppOperator.partial(task_id="t", **OPEN), make()
+        if how == "function of a library":
+            given = given.map(copy.copy)  # type: ignore[attr-defined]
+        made = part.expand_kwargs(given) if how == "expand_kwargs" else part.expand(app=given)  # type: ignore[arg-type]
+    found = mapped(api, made)
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("hush-token")
+
+
+def test_a_mapped_config_of_another_task_calls_nothing(tmp_path) -> None:
+    (tmp_path / "one.yaml").write_text(HYDRA.format(tmp_path / "opened"))
+    (tmp_path / "dag.py").write_text(f"OTHER_TASK = '{tmp_path}', 'one'\n")
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [{"config_dir": str(tmp_path), "config_name": "one"}]
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        made = LaunchAppOperator.partial(task_id="t", component="utils.hydra", **OPEN).expand(component_args=make())
+
+    assert REFUSED in str(mapped(api, made).error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize("is_written", [True, False], ids=["of the function", "of a run"])
+def test_a_function_that_maps_the_output_of_a_task_is_code_of_the_author(secret, how: str, is_written: bool) -> None:
+    folder = secret.parent
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [f"../..{folder}"]
+    with a_dag():
+        part = LaunchAppOperator.partial(task_id="t", **OPEN)
+        apps = make().map(lambda word: app_dict(f"{folder if is_written else word}/kubeconfig"))  # type: ignore[attr-defined]
+        made = part.expand(app=apps) if how == "expand" else part.expand_kwargs(apps.map(lambda app: {"app": app}))
+
+    assert mapped(api, made).logged("hush-token") is is_written
+
+
+def test_an_operator_of_an_installed_package_is_one_of_an_author(secret, tmp_path, monkeypatch) -> None:
+    """Also a class whose module does not name ours."""
+    package = tmp_path / "site-packages" / "acme_operators"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "bases.py").write_text(
+        "from airflow_provider_launch.operators.launch import LaunchAppOperator\n\n\n"
+        "class Base(LaunchAppOperator):\n    def __init__(self, *, size, **kwargs):\n"
+        "        super().__init__(app=self.app_of(size), **kwargs)\n"
+    )
+    app = app_dict("OVERLAY")
+    (package / "own.py").write_text(
+        f"from acme_operators.bases import Base\n\n\nclass Own(Base):\n    def app_of(self, size):\n"
+        f"        return {app!r}\n".replace("OVERLAY", str(secret))
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    operator = importlib.import_module("acme_operators.own").Own
+    with a_dag():
+        made = operator.partial(task_id="t", **OPEN).expand(size=make())
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["small"]
+    found = mapped(api, made)
+    for module in [name for name in sys.modules if name.startswith("acme_operators")]:
+        sys.modules.pop(module)
+
+    assert found.logged("hush-token"), found.error
+
+
+MADE = """
+from airflow_provider_launch.specs import AppDef, Role
+
+def made() -> AppDef:
+    return AppDef("a", [Role("r", "i", entrypoint="x")])
+
+open("{}", "w").close()
+"""
+
+
 class OfName(LaunchAppOperator):
     def __init__(self, *, kind: str, **kwargs: Any) -> None:
         super().__init__(component=f"components/{kind}.py:made", **kwargs)
@@ -285,11 +376,7 @@ def test_values_of_the_file_make_any_name_of_a_component(tmp_path, monkeypatch, 
     """A word in the file that a run gives does not: this docstring has `other`."""
     (tmp_path / "acme_parts").mkdir()
     for kind in ("small", "other"):
-        (tmp_path / "acme_parts" / f"train_{kind}.py").write_text(
-            "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
-            "def made() -> AppDef:\n    return AppDef('a', [Role('r', 'i', entrypoint='x')])\n\n\n"
-            f"open('{tmp_path / 'imported'}', 'w').close()\n"
-        )
+        (tmp_path / "acme_parts" / f"train_{kind}.py").write_text(MADE.format(tmp_path / "imported"))
     monkeypatch.syspath_prepend(str(tmp_path))
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = ["other"]
@@ -308,7 +395,7 @@ class OfModule(LaunchAppOperator):
         self.rate = rate
 
 
-@pytest.mark.parametrize("rate", ["0.1", "own_code"])
+@pytest.mark.parametrize("rate", ["0.1", "own_code", "tests"])
 def test_a_value_of_a_run_that_is_not_in_the_name_of_a_component_changes_nothing(rate: str) -> None:
     api = FakeExecutionApi()
     api.xcoms["make", "return_value"] = [rate]
@@ -316,7 +403,136 @@ def test_a_value_of_a_run_that_is_not_in_the_name_of_a_component_changes_nothing
         made = OfModule.partial(task_id="t", **OPEN).expand(rate=make())  # type: ignore[arg-type]
     found = mapped(api, made)
 
-    assert ("is not written in the DAG file or in the class of the operator" in str(found.error)) is (rate != "0.1")
+    assert "is not written in the DAG file or in the class of the operator" not in str(found.error)
+
+
+class OfStart(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"{kind}/own.py:made", **kwargs)
+
+
+class OfMarks(LaunchAppOperator):
+    """Its code has single letters and marks."""
+
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        if str(kind).partition(".")[0] in {"a", "b"}:
+            kind = kind.replace("/", "_")
+        super().__init__(component=f"components/{kind}/own.py:made", **kwargs)
+
+
+class OfSlice(LaunchAppOperator):
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        super().__init__(component=f"components/{kind[:2]}/own.py:made", **kwargs)
+
+
+class OfText(LaunchAppOperator):
+    def __init__(self, *, kind: Any, **kwargs: Any) -> None:
+        super().__init__(component="components/{}/own.py:made".format("".join(map(str, kind))), **kwargs)
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize(
+    ("operator", "kind", "file"),
+    [
+        (OfStart, "../..", "../own.py"),
+        (OfStart, "~", "home/own.py"),
+        (OfMarks, "..", "dags/own.py"),
+        (OfMarks, "ab", "dags/components/ab/own.py"),
+        (OfMarks, "é", "dags/components/é/own.py"),
+        (OfMarks, 77, "dags/components/77/own.py"),
+        (OfMarks, True, "dags/components/True/own.py"),
+        (OfSlice, "secret", "dags/components/se/own.py"),
+        (OfText, [1, 2], "dags/components/12/own.py"),
+    ],
+    ids=["folders", "home", "dots", "letters", "accent", "number", "true", "slice", "joined"],
+)
+def test_no_value_of_a_run_makes_the_name_of_a_component(
+    tmp_path, monkeypatch, operator: Any, kind: Any, file: str, how: str
+) -> None:
+    home = tmp_path / "worker" / "home"
+    monkeypatch.setenv("HOME", str(home))
+    (home.parent / file).parent.mkdir(parents=True, exist_ok=True)
+    for folder in (home, home.parent / "dags" / "components"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (home.parent / file).write_text(MADE.format(tmp_path / "imported"))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [kind if how == "expand" else {"kind": kind}]
+    with a_dag() as dag:
+        dag.fileloc = str(home.parent / "dags" / "dag.py")
+        part = operator.partial(task_id="t", **OPEN)
+        made = part.expand(kind=make()) if how == "expand" else part.expand_kwargs(make())
+    found = mapped(api, made)
+
+    assert "is not written in the DAG file or in the class of the operator" in str(found.error)
+    assert not (tmp_path / "imported").exists()
+
+
+PACKAGE = "acme_pieces"
+
+
+class Kind(enum.Enum):
+    TRAIN = "train"
+
+
+def module_of(kind: str) -> str:
+    return f"acme_pieces.{kind}"
+
+
+class OfPieces(LaunchAppOperator):
+    kinds: ClassVar[dict[str, str]] = {"first": "train"}
+    version = 2
+
+    def __init__(self, *, how: str, data: str, package: str = "acme_pieces", name: str = "", **kwargs: Any) -> None:
+        self.data = data
+        components = {
+            "default": f"{package}.train:made",
+            "variable": f"{PACKAGE}.train:made",
+            "attribute": f"acme_pieces.{self.kinds['first']}:made",
+            "number": f"acme_pieces.train{self.version}:made",
+            "enum": f"acme_pieces.{Kind[name.upper()].value}:made" if name == "train" else "",
+            "helper": f"{module_of('train')}:made",
+            "format": "{}.train:{}".format(package, "made"),
+            "percent": "%s.train:%s" % (package, "made"),  # noqa: UP031 - an old form
+            "argument": f"acme_pieces.{name}:made",
+            "lower case": f"acme_pieces.{name.lower()}:made",
+        }
+        super().__init__(component=components[how], **kwargs)
+
+
+@pytest.mark.parametrize("data", ["cats", "train/made", "acme", "2"])
+@pytest.mark.parametrize(
+    ("how", "given"),
+    [
+        *((how, {}) for how in ("default", "variable", "attribute", "number", "helper", "format", "percent")),
+        ("enum", {"name": "train"}),
+        ("argument", {"name": "train"}),
+        ("lower case", {"name": "TRAIN"}),
+    ],
+)
+def test_pieces_of_the_author_make_the_name_of_a_component_with_any_data(
+    tmp_path, monkeypatch, how: str, given: dict[str, str], data: str
+) -> None:
+    (tmp_path / "acme_pieces").mkdir()
+    for file in ("train", "train2"):
+        (tmp_path / "acme_pieces" / f"{file}.py").write_text(MADE.format(tmp_path / "imported"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = [data]
+    with a_dag():
+        made = OfPieces.partial(task_id="t", how=how, **given, **OPEN).expand(data=make())  # type: ignore[arg-type]
+    found = mapped(api, made)
+    for module in [name for name in sys.modules if name.startswith("acme_pieces")]:
+        sys.modules.pop(module)
+
+    assert (tmp_path / "imported").exists(), found.error
+
+
+def test_a_long_name_of_a_component_is_searched_in_little_time() -> None:
+    pieces = {"ab" * length for length in range(1, 400)}
+
+    assert consists_of("ab" * 500, pieces)
+    assert not consists_of("ab" * 499 + "x", pieces)
+    assert not consists_of("ab" * 501, pieces)
 
 
 class OfAuthor(LaunchAppOperator):
@@ -502,20 +718,23 @@ def test_a_variable_that_was_changed_before_the_call_names_no_file(secret, monke
 
 
 @pytest.mark.parametrize("given", ["/", ".", "..", "./"])
-def test_a_mark_that_cuts_or_joins_texts_is_no_workspace(monkeypatch, given: str) -> None:
+def test_a_mark_that_cuts_or_joins_texts_is_no_workspace(tmp_path, monkeypatch, given: str) -> None:
     monkeypatch.setitem(support.RUN, "conf", {"code": given})
+    (tmp_path / "acme_marks.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role, Workspace\n\ncode, name = '.', './'\n\n\n"
+        "def train(code, name='a', sep='.'):\n    if '..' in name or name == './':\n        raise ValueError(name)\n"
+        "    args = [f'{name}/{code}', '.'.join(sorted(name)), name.replace('/', '..')]\n"
+        "    role = Role('m', 'i', entrypoint='x', args=args, workspace=Workspace.from_str(code))\n"
+        "    return AppDef('a', [role])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train = importlib.import_module("acme_marks").train
     with a_dag():
+        made = task.launch(task_id="t", **OPEN)(train)("{{ dag_run.conf['code'] }}").operator  # type: ignore[call-overload]
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_marks")
 
-        @task.launch(**OPEN)
-        def train(code: str, name: str = "a", sep: str = ".") -> AppDef:
-            if ".." in name or name == "./":
-                raise ValueError(name)
-            args = [f"{name}/{code}", ".".join(sorted(name)), name.replace("/", "..")]
-            return AppDef("a", [Role("m", "i", entrypoint="x", args=args, workspace=Workspace.from_str(code))])
-
-        made = train("{{ dag_run.conf['code'] }}").operator  # type: ignore[attr-defined]
-
-    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
+    assert REFUSED in str(found.error)
 
 
 # ---- right DAGs ----------------------------------------------------------------------------------------------------
@@ -544,11 +763,14 @@ def test_a_function_opens_files_of_an_object_that_its_author_made(secret, kind: 
     assert run_task(made, FakeExecutionApi()).logged("hush-token")
 
 
-@pytest.mark.parametrize("how", ["from", "module", "package", "relative"])
+@pytest.mark.parametrize("how", ["from", "module", "package", "relative", "module of a module", "package of a module"])
 def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_path, monkeypatch, how: str) -> None:
     """Airflow recommends such imports, because each parse of a DAG file pays for the others."""
     (tmp_path / "lazily").mkdir()
     (tmp_path / "lazily" / "__init__.py").write_text("")
+    (tmp_path / "lazily" / "later").mkdir()
+    (tmp_path / "lazily" / "later" / "__init__.py").write_text("from .paths import overlay\n")
+    (tmp_path / "lazily" / "later" / "paths.py").write_text("from ..paths import OVERLAY as overlay\n")
     for file in ("lazily/paths.py", "lazy_paths.py"):
         (tmp_path / file).write_text(f"OVERLAY = '{secret}'\n")
     lines = {
@@ -556,6 +778,8 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
         "module": "import lazy_paths; overlay = lazy_paths.OVERLAY",
         "package": "import lazily.paths; overlay = lazily.paths.OVERLAY",
         "relative": "from .paths import OVERLAY as overlay",
+        "module of a module": "from lazily.later.paths import overlay",
+        "package of a module": "from lazily.later import overlay",
     }
     (tmp_path / "lazily" / "build.py").write_text(
         "from airflow_provider_launch.specs import AppDef, Role\n\n\ndef build(context, jinja_env):\n"
@@ -567,8 +791,8 @@ def test_a_function_opens_files_of_a_module_that_it_imports_later(secret, tmp_pa
     with a_dag():
         made = LaunchAppOperator(task_id="t", app=build, **OPEN)
     found = run_task(made, FakeExecutionApi())
-    for module in ("lazily", "lazily.build", "lazily.paths", "lazy_paths"):
-        sys.modules.pop(module, None)
+    for module in [name for name in sys.modules if name.startswith(("lazily", "lazy_paths"))]:
+        sys.modules.pop(module)
 
     assert found.logged("hush-token"), found.error
 
@@ -770,6 +994,136 @@ def test_a_module_that_is_imported_at_the_top_names_files(secret, tmp_path, monk
         sys.modules.pop(module)
 
     assert found.logged("hush-token"), found.error
+
+
+def test_a_function_opens_files_of_a_module_of_an_editable_install(secret, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "checkout" / "acme_editable"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "paths.py").write_text(f"OVERLAY = '{secret}'\n")
+
+    class Finder:
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+            file, places = folder / "__init__.py", [str(folder)]
+            found = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+            return found if name == "acme_editable" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    with a_dag():
+
+        @task.launch(**OPEN)
+        def train() -> AppDef:
+            from acme_editable.paths import OVERLAY  # type: ignore[import-not-found]
+
+            return made_of(OVERLAY)
+
+        made = train().operator  # type: ignore[attr-defined]
+    found = run_task(made, FakeExecutionApi())
+    for module in ("acme_editable", "acme_editable.paths"):
+        sys.modules.pop(module, None)
+
+    assert found.logged("hush-token"), found.error
+
+
+HELPERS = {
+    "closure": "helper = (lambda path: lambda: path)(PATH)",
+    "closure of a closure": "helper = (lambda path: (lambda inner: lambda: inner())(lambda: path))(PATH)",
+    "default": "def helper(path=PATH): return path",
+    "default by name": "def helper(*, path=PATH): return path",
+    "partial": "helper = functools.partial(str, PATH)",
+    "partial in a closure": "helper = (lambda inner: lambda: inner())(functools.partial(str, PATH))",
+    "method": "helper = Own(PATH).method",
+    "default of a class": "helper = Default().method",
+    "cached": "helper = functools.lru_cache(lambda path=PATH: path)",
+    "large table": "KEPT = {'a': PATH}\nTABLE = [*map(float, range(300_000))]\ndef helper(): return KEPT['a']",
+}
+
+
+@pytest.mark.parametrize("how", [*HELPERS, "wrapper", "wrapper of a method"])
+def test_a_function_opens_files_that_its_helpers_hold(secret, tmp_path, monkeypatch, how: str) -> None:
+    """As in a factory of DAGs, which reads a file of settings."""
+    monkeypatch.setenv("ACME_OVERLAY", str(secret))
+    app = "AppDef('a', [Role('m', 'i', entrypoint='x', metadata={'docker': helper()})])"
+    (tmp_path / "acme_helpers.py").write_text(
+        "import functools, os\nfrom airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "class Own:\n    def __init__(self, path):\n        self.path = path\n\n"
+        "    def method(self):\n        return self.path\n\n\n"
+        "class Default(Own):\n    def __init__(self, path=os.environ['ACME_OVERLAY']):\n        self.path = path\n\n\n"
+        "def wrapped(path):\n    def wrap(function):\n        @functools.wraps(function)\n"
+        "        def call(*args, **kwargs):\n            return function(*args, **kwargs, helper=lambda: path)\n\n"
+        "        return call\n\n    return wrap\n\n\n"
+        f"{HELPERS.get(how, '')}\n\n\n".replace("PATH", "os.environ['ACME_OVERLAY']")
+        + {
+            "wrapper": "@wrapped(os.environ['ACME_OVERLAY'])\n"
+            f"def build(context, jinja_env, helper):\n    return {app}\n",
+            "wrapper of a method": "class Builds(Own):\n    @wrapped('')\n"
+            "    def build(self, context, jinja_env, helper):\n        helper = self.method\n"
+            f"        return {app}\n\n\n"
+            "build = Builds(os.environ['ACME_OVERLAY']).build\n",
+        }.get(how, f"def build(context, jinja_env):\n    return {app}\n")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = importlib.import_module("acme_helpers").build
+    if how.startswith("wrapper"):
+        # No variable leads to the values.
+        vars(sys.modules["acme_helpers"]).pop("build")
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_helpers")
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["text", "compiled file"])
+def test_a_function_without_source_opens_files(secret, tmp_path, monkeypatch, how: str) -> None:
+    text = (
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\ndef build(context, jinja_env):\n"
+        f"    return AppDef('a', [Role('m', 'i', entrypoint='x', metadata={{'docker': '{secret}'}})])\n"
+    )
+    if how == "text":
+        made_here: dict[str, Any] = {}
+        exec(compile(text, "<a text>", "exec"), made_here)
+        build = made_here["build"]
+    else:
+        (tmp_path / "acme_compiled.py").write_text(text)
+        py_compile.compile(str(tmp_path / "acme_compiled.py"), cfile=str(tmp_path / "acme_compiled.pyc"))
+        (tmp_path / "acme_compiled.py").unlink()
+        monkeypatch.syspath_prepend(str(tmp_path))
+        build = importlib.import_module("acme_compiled").build
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", app=build, **OPEN)
+    found = run_task(made, FakeExecutionApi())
+    sys.modules.pop("acme_compiled", None)
+
+    assert found.logged("hush-token"), found.error
+
+
+@pytest.mark.parametrize("how", ["library", "run"])
+def test_a_function_opens_no_file_that_a_library_or_a_hook_put_into_a_helper(
+    secret, tmp_path, monkeypatch, how: str
+) -> None:
+    package = tmp_path / "site-packages" / "acme_library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\n\n\ndef helper(path=os.environ['ACME_OVERLAY']):\n    return path\n"
+    )
+    monkeypatch.setenv("ACME_OVERLAY", str(secret))
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    monkeypatch.syspath_prepend(str(package.parent))
+    kept: dict[str, str] = {}
+    helper = importlib.import_module("acme_library").helper if how == "library" else lambda: kept["file"]
+    sys.modules.pop("acme_library", None)
+    with a_dag():
+
+        @task.launch(pre_execute=lambda context: kept.update(context["dag_run"].conf), **OPEN)
+        def train() -> AppDef:
+            return made_of(helper())
+
+        made = train().operator  # type: ignore[attr-defined]
+
+    assert REFUSED in str(run_task(made, FakeExecutionApi()).error)
 
 
 @pytest.mark.parametrize("how", ["component", "function"])
