@@ -132,7 +132,16 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> None:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
                 _merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
     # The app that is built of them has the forms with replaced macros.
-    register(forms_of({value: named for value, named in found.items() if _CUT not in value}, has_macros=False))
+    pieces = {piece: named for value, named in found.items() for piece in _without_marks(value)}
+    register(forms_of(pieces, has_macros=False))
+
+
+def _without_marks(value: str) -> Iterator[str]:
+    """Yield the written parts of a value, of which the rest is a template."""
+    first, *others = value.split(_CUT)
+    yield first
+    # Behind a blank there may be another argument.
+    yield from (re.split(r"\s", part, maxsplit=1)[0] for part in others)
 
 
 def _without_templates(value: Any) -> Any:

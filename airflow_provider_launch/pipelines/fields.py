@@ -13,8 +13,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
-from airflow_provider_launch.specs.secret_names import is_secret_name
-from airflow_provider_launch.specs.secrets import MASK, masked_document
+from airflow_provider_launch.specs.secrets import masked_document
 from airflow_provider_launch.specs.type_check import MOST_PROBLEMS, shown
 
 if TYPE_CHECKING:
@@ -36,17 +35,7 @@ def as_list(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """Return a value for a problem, which all users of Airflow see: without secrets, and not long."""
-    return shown(_masked(value))
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        # `{name: PASSWORD, value: x}` is the form of variables in a pod.
-        names = {key: str(value.get("name", "") if key == "value" else key) for key in value}
-        return {key: MASK if item and is_secret_name(names[key]) else _masked(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not all(isinstance(item, str) for item in value):
-        return [_masked(item) for item in value]
-    return masked_document(value)
+    return shown(masked_document(value, by_name=True))
 
 
 def _with_text_keys(value: Any) -> Any:

@@ -5,6 +5,7 @@ Airflow's Code tab shows the file that Airflow imports, which is the Python file
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -75,7 +76,11 @@ def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, in
         start, end = node.start_mark.index, node.end_mark.index
         if _is_text(node):
             scalars.append((start, end))
-            if (masked := masked_text(text[start:end])) != text[start:end]:
+            masked, read = masked_text(text[start:end]), masked_text(node.value)
+            if read.count(MASK) > masked.count(MASK):
+                # Quotes and line ends in it are written in another way.
+                masked = json.dumps(read, ensure_ascii=False) + _space_at_end(text[start:end])
+            if masked != text[start:end]:
                 yield start, end, masked
             continue
         is_list = isinstance(node, yaml.SequenceNode)
@@ -83,10 +88,14 @@ def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, in
             if not masked:
                 waiting.append(part)
             else:
-                # With the space at the end of a node, such as that of a block.
-                space = re.search(r"\s*\Z", text[part.start_mark.index : part.end_mark.index])
                 seen.add(id(part))
-                yield part.start_mark.index, part.end_mark.index, f"{masked}{space[0] if space else ''}"
+                begin, stop = part.start_mark.index, part.end_mark.index
+                yield begin, stop, masked + _space_at_end(text[begin:stop])
+
+
+def _space_at_end(text: str) -> str:
+    """Return the space that belongs to a node, such as a block."""
+    return text[len(text.rstrip()) :]
 
 
 def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
@@ -101,16 +110,16 @@ def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
 
 def _values(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
     """Yield each key and value, and the text in place of the value of a secret."""
-    own = next((value.value for key, value in node.value if key.value in ("name", "key")), "")
+    own = next((value.value for key, value in node.value if key.value in ("name", "Name", "key", "Key")), "")
     for key, value in node.value:
         yield key, ""
         # `{name: PASSWORD, value: x}` is the form of variables in a pod.
-        name = own if key.value == "value" else key.value
+        name = own if key.value in ("value", "Value") else key.value
         if key.value == _NAMES_ONLY and not _is_text(value):
             for part in value.value:
                 yield from ((each, "") for each in (part if isinstance(part, tuple) else (part,)))
         else:
-            is_secret = isinstance(name, str) and name != _NAMES_ONLY and is_secret_name(name) and value.value
+            is_secret = isinstance(name, str) and is_secret_name(name) and value.value
             yield value, MASK if is_secret else ""
 
 

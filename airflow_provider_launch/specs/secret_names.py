@@ -11,11 +11,12 @@ _BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
 _CERTAIN = re.compile(
     r"(?:\A|_)(?:[a-z0-9]*(?:passw(?:or)?ds?|passwd|passphrase|(?:api|access)_?keys?"
     r"|(?:account|private|signing|encryption|fernet)_?key"
-    r"|(?:secret|token)(?=_?\d*\Z|_(?:prod|dev|stag|test|qa|key|value|id|[a-z]{0,3}\d)))|authorization|bearer)"
+    r"|passcode|authkey|(?:secret|token)(?=_?\d*\Z|_(?:prod|production|dev|staging|test|qa|uat|key|value"
+    r"|[a-z]{0,3}\d+[a-z]?)\Z))|authorization|bearer)"
     r"\d*(?=_|\Z)"
 )
 _CERTAIN_IF_SHORT = re.compile(
-    r"(?:\A|_)(?:pwd|pw|jwt|sas|(?:require|store|key|ssh|db)pass|pass(?=_?\d*\Z|_(?:prod|dev|stag|test|qa))"
+    r"(?:\A|_)(?:pwd|pw|jwt|sas|(?:require|store|key|ssh|db)pass|pass(?=_?\d*\Z|_(?:prod|production|dev|staging|test|qa|uat)\Z)"
     r"|(?:ssh|service|master)_?key)\d*(?=_|\Z)"
 )
 _WHOLE = re.compile(
@@ -23,7 +24,7 @@ _WHOLE = re.compile(
 )
 """Names that end like one of something about a secret."""
 _PARTS = re.compile(
-    r"passw|passphrase|secret|token(?!iz)|credential|private|bearer|fernet|keyfile|api_?key|access_?key|account_?key"
+    r"passw|passphrase|secret|token(?!iz)|credential|(?:\A|_)creds?(?=_|\Z)|private|bearer|fernet|keyfile|api_?key|access_?key|account_?key"
     r"|authorization|service_?account|session_?cookie|(?:\A|_)airflow_conn_"
 )
 _WORDS = re.compile(r"(?:\A|_)(?:auth|pass|dsn|pat|key|cookies?|proxy|proxies)(?=_|\Z)")
@@ -34,7 +35,8 @@ _ABOUT = re.compile(
 )
 """With one of these words, the value describes a secret: its location, or a count."""
 _OTHER = re.compile(
-    r"(?:\A|_)(?:pad|mask|eos|bos|cls|sep|unk|stop|start|end|special|next|prev|first|last|image|prompt|n)_token\Z"
+    r"(?:\A|_)(?:pad|mask|eos|bos|cls|sep|unk|stop|start|end|special|next|prev|first|last|image|prompt|n"
+    r"|placeholder|initializer|class|eot|per)_token\Z"
     r"|(?:\A|_)(?:first|second|last|next|render|forward|backward|train|low|high|band|multi|single|num|n)_pass\Z"
 )
 """Words of models and programs: the tokens of a tokenizer, and the passes of a computation."""
@@ -47,7 +49,7 @@ _NONE = re.compile(
 
 _BETWEEN_WORDS = re.compile(r"[ \t_\-./:,;<>\[\]|*${}()+~@=\\\"']+")
 _ORDINARY_WORD = re.compile(
-    r"[A-Za-z]?[a-z]{0,19}|[A-Z]{1,19}|[A-Z]?[a-z]{2,19}(?:[A-Z][a-z]{1,19}){1,3}|\d{1,10}"
+    r"[A-Za-z]?[a-z]{0,19}|[A-Z]{1,19}|[A-Z]?[a-z]{2,19}(?:[A-Z][a-z]{1,19}){1,3}|\d{1,15}|\d{1,4}[eE]\d{1,3}"
     r"|[A-Za-z]{1,3}\d{1,2}|(?i:oauth|https?|sha|md|rsa|aes|ed)\d{1,5}"
 )
 _NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6,}", re.IGNORECASE)

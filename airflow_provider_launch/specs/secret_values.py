@@ -21,12 +21,15 @@ _VALUE = re.compile(
     r"""(?:,(?![\w.\-]*[ \t]*[=:])[^\s"',;&|(){}<>\\]+)*))""",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"[A-Za-z_]\w*[._]\w[\w.]*\Z|(?:[A-Z]+[a-z]+){2,}\Z")
-"""The name of a function or class."""
-_INDEXED = re.compile(r"[A-Za-z_][\w.]*\[")
+_CALL = re.compile(r"\([^\n]{0,200}\)")
+_INDEXED = re.compile(r"[A-Za-z_][\w.]*\[(?:\w*\])?")
+_ANNOTATION = re.compile(r"[ \t]*(?:Optional\[)?(?:str|bytes|SecretStr)\]?(?:[ \t]*\|[ \t]*None)?[ \t]*=[ \t]*")
+"""The type of a variable in Python, before its value."""
 _DEFAULT = re.compile(r"\$\{\w+:?[\-=](?P<value>[^}\s]{1,1000})\}")
 """`${NAME:-default}` of a shell."""
-_IN_CONNECTION_STRING = re.compile(r"[^\s\"';\\]{1,1000}")
+_IN_CONNECTION_STRING = re.compile(r"\{(?P<braces>[^{}\n]{1,1000})\}|(?P<plain>[^\s\"';\\]{1,1000})")
+_NEXT_IN_CONNECTION_STRING = re.compile(r";[A-Za-z][\w ]{0,40}=")
+_SHELL = ("&&", "||", "$(", "`")
 _OPEN_LIST = re.compile(r"\[\s*")
 _ITEM = re.compile(r"[^\s,\[\]\"'{}\\]+")
 _NEXT_ITEM = re.compile(r"(?:\\*[\"'])?\s*,\s*")
@@ -36,6 +39,7 @@ _END_OF_HEADER = re.compile(r"[\"'\r\n]|\\|\Z")
 _PART_OF_HEADER = re.compile(r"(?<![^\s;])[^\s;=]+=([^\s;]+)")
 _SCHEME = re.compile(r"[A-Za-z][\w\-]*[ \t]+(?=\S+\Z)")
 _TAG = re.compile(r"(?:[!&][^\s]*[ \t]+)+")
+_SINGLE = re.compile(r"'(?P<value>[^']*(?:''[^']*)*)")
 _BLOCK = re.compile(r"[|>][+\-\d]{0,2}[ \t]*(?:#[^\n]*)?\r?\Z")
 
 
@@ -46,16 +50,19 @@ class Position(Enum):
     """`NAME=value`, also in code, in a connection string and in a query."""
     LINE = "line"
     """A line of YAML."""
+    QUOTED_LINE = "quoted line"
+    """A line of YAML in quotes, where the end of a line is written as two letters, `\\n`."""
     FLOW = "flow"
     """JSON, or YAML in braces."""
     HEADER = "header"
 
 
-def values_in_text(text: str, at: int, position: Position, *, is_json: bool) -> Iterator[Range]:
+def values_in_text(text: str, begin: int, at: int, position: Position, *, is_json: bool) -> Iterator[Range]:
     """Yield the values that follow a name; the parts of a value after the whole.
 
     Args:
         text: the whole text.
+        begin: position of the name.
         at: position after the separator.
         position: where the name is.
         is_json: whether the name has quotes.
@@ -69,13 +76,16 @@ def values_in_text(text: str, at: int, position: Position, *, is_json: bool) -> 
         yield from items
     elif position is Position.HEADER:
         yield from _header(text, at)
+    elif position is Position.QUOTED_LINE:
+        yield from _quoted_line(text, at)
     elif position is Position.LINE and not is_json:
-        yield from _line(text, at)
-    elif span := quoted_or_plain(text, at):
-        if position is Position.SHELL:
-            span = _in_code(text, at, span)
-        if span:
+        annotation = _ANNOTATION.match(text, at)
+        if annotation is None:
+            yield from _line(text, at)
+        elif span := quoted_or_plain(text, annotation.end()):
             yield span
+    elif span := (_in_shell(text, at, begin) if position is Position.SHELL else quoted_or_plain(text, at)):
+        yield span
 
 
 def quoted_or_plain(text: str, at: int) -> Range | None:
@@ -94,24 +104,35 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _in_code(text: str, at: int, span: Range) -> Range | None:
+def _in_shell(text: str, at: int, begin: int) -> Range | None:
     """Return the value of an assignment in a shell, in a connection string, or in code; None for a call."""
+    if span := _in_connection_string(text, at, begin):
+        return span
+    span = quoted_or_plain(text, at)
+    if span is None:
+        return None
     start, end = span
     if default := _DEFAULT.match(text, start):
         return default.span("value")
     if start != at:
         return span  # in quotes
-    # `a=b;PWD=c;d=e`: only a semicolon ends such a value.
-    found = _IN_CONNECTION_STRING.match(text, at)
-    if found and text[found.end() : found.end() + 1] == ";" and _is_in_connection_string(text, at, found.end()):
-        return found.span()
     value = text[start:end]
-    is_call = text[end : end + 1] == "(" and (_CODE.match(value) or (text[at - 1].isspace() and value.isidentifier()))
-    return None if is_call or _INDEXED.fullmatch(text, start, end) else span
+    is_call = value.replace(".", "_").isidentifier() and _CALL.match(text, end)
+    is_item = _INDEXED.fullmatch(value) and (value[-1] == "[" or text[at - 1].isspace())
+    return None if is_call or is_item else span
 
 
-def _is_in_connection_string(text: str, at: int, end: int) -> bool:
-    return re.match(r";[A-Za-z][\w ]{0,40}=", text[end : end + 50]) is not None or ";" in text[max(at - 50, 0) : at]
+def _in_connection_string(text: str, at: int, begin: int) -> Range | None:
+    """Return the value between semicolons, as in `a=b;PWD=c;d=e`: only the next semicolon ends it."""
+    before = text[begin - 1 : begin]
+    found = None if before in ("?", "&") else _IN_CONNECTION_STRING.match(text, at)
+    if found is None:
+        return None
+    is_last = before == ";" and text[found.end() : found.end() + 1] in ("", ";", '"', "'", "\\")
+    if not is_last and not _NEXT_IN_CONNECTION_STRING.match(text, found.end()):
+        return None
+    is_shell = any(mark in found[0] for mark in _SHELL)
+    return None if is_shell else found.span(str(found.lastgroup))
 
 
 def _items(text: str, at: int) -> Iterator[Range]:
@@ -143,53 +164,83 @@ def _header(text: str, at: int) -> Iterator[Range]:
         yield start + part.start(1), start + part.end(1)
 
 
+def _quoted_line(text: str, at: int) -> Iterator[Range]:
+    start = _match_end(_BLANKS, text, at)
+    found = _END_OF_HEADER.search(text, start)
+    end = found.start() if found else len(text)
+    if value := text[start:end].rstrip():
+        yield start, start + len(value)
+    elif span := quoted_or_plain(text, start):
+        yield span
+
+
 def _line(text: str, at: int) -> Iterator[Range]:
     """Yield the values of a line of YAML, and of a block or list below it."""
-    end = text.find("\n", at)
-    end = end if end >= 0 else len(text)
+    end = _line_end(text, at)
     start = _match_end(_TAG, text, min(_match_end(_BLANKS, text, at), end))
-    if start >= end or _BLOCK.match(text[start:end]):
-        yield from _below(text, end + 1, _depth(text[text.rfind("\n", 0, at) + 1 : end]), is_block=start < end)
-    elif text[start] in "\"'\\":
+    if start >= end or _BLOCK.match(text[start:end]) or text[start] == "#":
+        depth = _depth(text[text.rfind("\n", 0, at) + 1 : end])
+        yield from _block(text, end + 1, depth) if text[start:end][:1] in ("|", ">") else _below(text, end + 1, depth)
+    elif text[start] == "'" and (quoted := _SINGLE.match(text, start)):
+        yield quoted.span("value")
+    elif text[start] in '"\\':
         if span := quoted_or_plain(text, start):
             yield span
-    elif text[start] != "{":
-        line = text[start:end]
-        for mark in (" #", "\t#", "\\n"):
-            line = line.partition(mark)[0]
-        # A text around the line ends with a quote.
-        if line := line.rstrip().rstrip("\"'"):
-            yield start, start + len(line)
+    # A text around the line ends with a quote.
+    elif text[start] != "{" and (line := _without_comment(text[start:end]).rstrip("\"'")):
+        yield start, start + len(line)
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return end if end >= 0 else len(text)
+
+
+def _without_comment(line: str) -> str:
+    for mark in (" #", "\t#", "\\n"):
+        line = line.partition(mark)[0]
+    return line.rstrip()
 
 
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _below(text: str, at: int, indent: int, *, is_block: bool) -> Iterator[Range]:
-    """Yield the lines of a block as one value, or the items of a list."""
+def _block(text: str, at: int, indent: int) -> Iterator[Range]:
+    """Yield the lines of a block as one value."""
     first = last = -1
     while at < len(text):
-        end = text.find("\n", at)
-        end = end if end >= 0 else len(text)
-        line = text[at:end]
-        depth = _depth(line)
-        is_item = line[depth : depth + 2] == "- "
-        if line.strip() and not (depth > indent if is_block else is_item and depth >= indent):
-            break
-        if line.strip() and is_block:
-            first, last = (first if first >= 0 else at + depth), at + len(line.rstrip())
-        elif line.strip():
-            yield from _item(text, at + depth + 2, at + len(line.rstrip()))
+        end = _line_end(text, at)
+        line = text[at:end].rstrip()
+        if line.strip():
+            if _depth(line) <= indent:
+                break
+            first, last = (first if first >= 0 else at + _depth(line)), at + len(line)
         at = end + 1
     if first >= 0:
         yield first, last
 
 
-def _item(text: str, at: int, end: int) -> Iterator[Range]:
-    if text[at : at + 1] in ("'", '"'):
-        if span := quoted_or_plain(text, at):
-            yield span
-    elif not (": " in text[at:end] or text[at:end].endswith(":")):
-        # Otherwise the item is a mapping with names of its own.
-        yield at, end
+def _below(text: str, at: int, indent: int) -> Iterator[Range]:
+    """Yield the items of a list, or the text in the next line."""
+    is_first = True
+    while at < len(text):
+        end = _line_end(text, at)
+        line = _without_comment(text[at:end])
+        depth = _depth(line)
+        content = line[depth:]
+        if content and not content.startswith("#"):
+            is_item = content.startswith("- ") and depth >= indent
+            content = content[2:].lstrip() if is_item else content
+            # A mapping has names of its own.
+            is_mapping = ": " in content or content.endswith(":")
+            if is_mapping or not (is_item or (is_first and depth > indent)):
+                break
+            start = at + len(line) - len(content)
+            span = quoted_or_plain(text, start) if content[:1] in ("'", '"') else (start, at + len(line))
+            if span:
+                yield span
+            if not is_item:
+                break
+            is_first = False
+        at = end + 1

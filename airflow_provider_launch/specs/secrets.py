@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_launch.specs.secret_names import is_ordinary, is_secret_name
-from airflow_provider_launch.specs.secret_values import Position, quoted_or_plain, values_in_text
+from airflow_provider_launch.specs.secret_names import Kind, is_ordinary, is_secret_name, kind_of
+from airflow_provider_launch.specs.secret_values import Position, values_in_text
 
 MASK = "***"
 FUNCTION_VARIABLES = "LAUNCH_FUNCTION_"
@@ -25,7 +25,7 @@ _TOKEN_AS_USER = re.compile(
 """A token in place of a user name, which is shorter or consists of words, as a rule."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
-    r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)"
+    r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?\]?[ \t]*(?P<sep>=(?!=)|:)(?P<gap>[ \t]*)"
 )
 _FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
 _FLAG_IN_LIST = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-))")
@@ -49,6 +49,8 @@ _NAMES_IN_QUERIES = {"sig": "", "key": "auth"}
 _NOTHING = frozenset({"null", "none", "true", "false", "~"})
 _HEADER = re.compile(r"(?:proxy-)?authorization|cookie|x-[\w.\-]+", re.IGNORECASE)
 _INDENT = " \t-"
+_ESCAPES = "nrt"
+"""Letters after a backslash that end a line."""
 _SHORTEST = 5
 """Characters of a secret that is searched for elsewhere in an error."""
 _MOST_REPEATED = 20
@@ -58,7 +60,7 @@ _LARGEST_NUMBER = 3
 _REFERENCE = re.compile(r"\$(?:\w+|\{\w+\})?")
 """A shell variable, or a macro or parameter: its value is masked where it is set."""
 _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
-_ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_]\w*)=(?P<value>.+)$", re.DOTALL)
+_ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_+][\w.\-+]*)=(?P<value>.+)$", re.DOTALL)
 _NO_VALUE = re.compile(r"(?:no|ask|with|without|skip|use|enable|disable|prompt|show)[_\-]|.*[_\-](?:stdin|prompt)\Z")
 """Flags without a value, such as `--password-stdin`."""
 _SHORT_FLAG = "-p"
@@ -236,17 +238,34 @@ def _masked_mapping(value: Mapping[Any, Any], name: str, by_name: bool, keep: Ke
     for key, each in value.items():
         if isinstance(key, str):
             _masked(key, keep)
-        texts = each if isinstance(each, (list, tuple)) else [each]
         is_pair = isinstance(own, str) and key in ("value", "Value")
         name_of_value = str(own if is_pair else key)
-        is_hidden = (is_pair or by_name or is_field_of_names) and is_secret_name(name_of_value)
-        if is_hidden and texts and all(isinstance(text, str) for text in texts):
-            for text in texts:
-                _keep_named(name_of_value, text, keep)
-            shown[key] = each and MASK
+        if (is_pair or by_name or is_field_of_names) and is_secret_name(name_of_value):
+            shown[key] = _masked_below(each, name_of_value, by_name, keep)
         else:
             shown[key] = _masked_part(each, str(key), by_name, keep)
     return shown
+
+
+def _masked_below(value: Any, name: str, by_name: bool, keep: Keep) -> Any:
+    """Return a value with this name, of a secret, with all its texts hidden."""
+    if isinstance(value, str):
+        _keep_named(name, value, keep)
+        return value and MASK
+    if isinstance(value, (list, tuple)):
+        shown = [_masked_below(each, name, by_name, keep) for each in value]
+        return MASK if shown and all(each == MASK for each in shown) else shown
+    if not isinstance(value, Mapping):
+        return _masked_part(value, name, by_name, keep)
+    found: dict[Any, Any] = {}
+    for key, each in value.items():
+        kind = kind_of(f"{name}_{key}")
+        if kind is Kind.NONE:
+            found[key] = _masked_part(each, str(key), by_name, keep)
+        else:
+            # `token: {file: /run/t}` is as `token_file: /run/t`.
+            found[key] = _masked_below(each, f"{name}_{key}"[-200:] if kind is Kind.ABOUT else name, by_name, keep)
+    return found
 
 
 def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
@@ -337,6 +356,8 @@ def _password_in(address: str) -> tuple[int, int] | None:
         # A password with slashes; a quote ends the URL.
         quote = min((at for mark in "\"'" if (at := address.find(mark, start)) >= 0), default=len(address))
         end = address.rfind("@", start, quote)
+    if address.startswith("sha256:", end + 1):
+        return None
     return (start, end) if end > start else None
 
 
@@ -344,20 +365,26 @@ def _inline_spans(text: str, *, is_prose: bool) -> Iterator[Span]:
     at = 0
     while found := _NAME.search(text, at):
         at = found.end()
-        name = found["name"]
-        if is_prose and found["sep"] == ":":
+        name, begin = found["name"], found.start()
+        before = text[begin - 1 : begin]
+        # `"$TOKEN" = "x"` compares.
+        if (is_prose and found["sep"] == ":") or before == "$" or text.startswith("${", begin - 2):
             continue
-        if found["sep"] == "=" and text[found.start() - 1 : found.start()] in ("?", "&"):
+        if found["sep"] == "=" and before in ("?", "&"):
             name = _NAMES_IN_QUERIES.get(name, name)
+        elif before == "\\" and name[0] in _ESCAPES:
+            name = name[1:]
         if name and not is_secret_name(name):
             continue
         position = _position(text, found)
         if position is None:
             continue
-        for start, end in values_in_text(text, found.end(), position, is_json=bool(found["quote"])):
-            at = max(at, end)
-            # In `token=token` of code the value has the same name.
-            if not _is_nothing(text, start, end) and text[start:end] != name:
+        for start, end in values_in_text(text, begin, found.end(), position, is_json=bool(found["quote"])):
+            # A value in quotes may have names of its own.
+            at = max(at, start if text[start - 1] in "\"'" else end)
+            value = text[start:end]
+            # In `token=token` and `a.token = b.token` of code the value has the same name.
+            if not _is_nothing(text, start, end) and value.rpartition(".")[2] != name.rpartition(".")[2]:
                 yield start, end, name
 
 
@@ -375,11 +402,15 @@ def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
         at = found.end()
         name = found["name"]
         is_value = is_secret_name(name) and (pattern is _PAIR or not _NO_VALUE.match(name))
-        if is_value and (span := quoted_or_plain(text, at)):
-            at = span[1]
+        if not is_value:
+            continue
+        is_yaml = pattern is _PAIR and "\n" in found[0]
+        position = Position.LINE if is_yaml else Position.FLOW
+        for start, end in values_in_text(text, found.start(), at, position, is_json=False):
+            at = end
             # In `option("--token", "token")` the second text is a name, too.
-            if text[slice(*span)] != name and not _is_nothing(text, *span):
-                yield *span, name
+            if text[start:end] != name and not _is_nothing(text, start, end):
+                yield start, end, name
 
 
 def _key_spans(text: str) -> Iterator[Span]:
@@ -400,17 +431,25 @@ def _position(text: str, found: re.Match[str]) -> Position | None:
     """Return where an assignment is; None for the colon of a sentence, such as `the token: expired`."""
     if found["sep"] == "=":
         return Position.SHELL
-    begin = found.start()
-    before = text[begin - 1] if begin else "\n"
+    before = text[found.start() - 1] if found.start() else "\n"
     if not found["quote"]:
         if _HEADER.fullmatch(found["name"]) and before in "\n\"'":
             return Position.HEADER
         if not found["gap"] and text[found.end() : found.end() + 1] not in ("", "\n", "\r"):
             return None
+    return _position_of_field(text, found, before)
+
+
+def _position_of_field(text: str, found: re.Match[str], before: str) -> Position | None:
+    begin = found.start()
     # In YAML a line may be indented, and begin with the mark of an item.
     at = begin - 1
     while at >= 0 and text[at] in _INDENT:
         at -= 1
-    if at < 0 or text[at] == "\n":
+    if at < 0 or text[at] in "\n\0":
         return Position.LINE
-    return Position.FLOW if found["quote"] or before in "\"'{," else None
+    if found["quote"]:
+        return Position.FLOW
+    if (before == "\\" and found["name"][0] in _ESCAPES) or (at < begin - 1 and text[at] in "\"'"):
+        return Position.QUOTED_LINE
+    return Position.FLOW if before in "\"'{," else None

@@ -151,6 +151,21 @@ def test_the_masks_of_one_app_are_bounded() -> None:
     assert "872 of 1000" in warned[0]
 
 
+BESIDE_TEMPLATES = {
+    "behind a block": "{%- if ds -%}\n password: hush-of-author\n{% endif %}",
+    "behind a comment": "{# c #}password: hush-of-author",
+    "before a block": "export DB_PASS=hush-of-author{% if ds %} DEBUG=1{% endif %}",
+    "before a value": "password: hush-of-author{{ ds }}",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_TEMPLATES)
+def test_a_secret_beside_a_template_is_registered_as_written(name: str) -> None:
+    register_written([BESIDE_TEMPLATES[name]])
+
+    assert redact("it is hush-of-author here, DEBUG=1") == "it is *** here, DEBUG=1"
+
+
 @pytest.mark.parametrize("how", ["variable", "raw"])
 def test_a_run_cannot_push_out_the_secrets_of_an_author(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Its texts may have any number of shorter ones."""

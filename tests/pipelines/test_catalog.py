@@ -182,6 +182,8 @@ def test_files_of_a_failed_try_are_gone_after_a_success(run_pipeline, tmp_path):
     assert len([*(tmp_path / "catalog").rglob("*.csv")]) == 1
 
 
+# Airflow looks for the one stored form of the DAG, which has two by now, if it loads this relation of the first run.
+@pytest.mark.filterwarnings("ignore:Multiple rows returned with uselist=False")
 def test_files_of_a_run_before_clear_are_gone(run_pipeline, write, tmp_path, monkeypatch):
     """The code may have changed, and with it the names of the files."""
     text = """

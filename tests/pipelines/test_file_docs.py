@@ -122,6 +122,10 @@ def test_a_file_that_has_changed_since_it_was_read_is_named(module, tmp_path, co
         ("? {password: x}\n: y\n", "? {password: ***}\n: y\n"),
         ("list: [{key: DB_PASS, value: hush}]\n", "list: [{key: DB_PASS, value: ***}]\n"),
         ("text: |\n  a: b\n  db_pass: |\n    hush\n", "text: |\n  a: b\n  db_pass: |\n    ***\n"),
+        ("list: [{Key: DB_PASS, Value: hush}]\n", "list: [{Key: DB_PASS, Value: ***}]\n"),
+        ("command: 'export DB_PASS=''hush'' && run'\n", 'command: "export DB_PASS=\'***\' && run"\n'),
+        ("command: >\n  run --password\n  hush\nb: c\n", 'command: "run --password ***\\n"\nb: c\n'),
+        ("parameters: {secrets: hush}\n", "parameters: {secrets: ***}\n"),
         # Names of secrets are none.
         ("secrets: {TOKEN: my_variable}\nlist: {secrets: [token]}\n", None),
         ("token:\nempty: {password: }\n", None),

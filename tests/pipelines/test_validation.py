@@ -75,8 +75,8 @@ CASES = {
         {4: "'args' must be a mapping, not [{'name': 'PASSWORD', 'value': '***'}]"},
     ),
     "a secret in a mapping": (
-        "a: {type: task, command: {token: hush, a: [{key: [hush]}]}, next: success}",
-        {4: "'command' must be text, not {'token': '***', 'a': [{'key': '***'}]}"},
+        "a: {type: task, command: {token: hush, a: [{api_key: [hush]}]}, next: success}",
+        {4: "'command' must be text, not {'token': '***', 'a': [{'api_key': '***'}]}"},
     ),
     "attempts": (
         "a: {type: task, command: m.f, max_attempts: 0, next: success}",

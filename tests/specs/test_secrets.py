@@ -118,7 +118,8 @@ def test_labels_of_ordinary_names_are_shown() -> None:
         ("NO_PROXY", "localhost,127.0.0.1,.svc.cluster.local"),
         ("HTTP_PROXY", "http://proxy.example.com:3128"), ("token_file", "/run/secrets/token"), ("secret_path", "a/b"),
         ("TOKEN_URL", "https://login.example.com/oauth2/token"), ("image_token", "<image>"), ("eos_token", "</s>"),
-        ("PASSWORD_MIN_LENGTH", "12"), ("first_pass", "coarse"), ("AUTH", "sha256"),
+        ("PASSWORD_MIN_LENGTH", "12"), ("first_pass", "coarse"), ("AUTH", "sha256"), ("train_tokens", "300000000000"),
+        ("decay_tokens", "1.3e12"), ("AUTH", "arn:aws:iam::123456789012:role/train"),
         ("token_file", "/keys/proj-1a2b3c.json"),
     ],
 )  # fmt: skip
@@ -168,6 +169,8 @@ def test_the_parts_of_a_secret_are_searched_too(name: str) -> None:
         ("-H 'Authorization: ApiKey hunter2'", {"ApiKey hunter2", "hunter2"}),
         ("-H 'Cookie: theme=dark7; id=hunter2'", {"theme=dark7; id=hunter2", "dark7", "hunter2"}),
         ("a;PWD=hunter2(x)y;b=c", {"hunter2(x)y"}),
+        ('X_SECRET="a=b;AccountKey=hunter2;c=d"', {"a=b;AccountKey=hunter2;c=d", "hunter2"}),
+        ("X_AUTH='user=svc,password=word'", {"word"}),
     ],
 )
 def test_no_rest_of_a_value_stays(text: str, searched: set[str]) -> None:
@@ -186,6 +189,16 @@ def test_words_after_other_flags_are_not_searched(args: list[str]) -> None:
 
 class Name(str):
     __slots__ = ()
+
+
+def test_all_texts_below_a_name_are_hidden() -> None:
+    given = {"db_pass": {"prod": "hush", "other": ["hush-a", None, ["hush-b", 1]]}, "auth": ["kerberos", "hunter2"]}
+    shown = masked_document(given, by_name=True)
+
+    assert shown == {"db_pass": {"prod": "***", "other": ["***", None, ["***", 1]]}, "auth": "***"}
+    assert hidden_in_document(given, by_name=True).keys() == {"hush", "hush-a", "hush-b", "hunter2"}
+    assert masked_document({"token": {"file": "/run/x"}}, by_name=True) == {"token": {"file": "***"}}
+    assert hidden_in_document({"token": {"file": "/run/x"}, "auth": {"type": "oauth2"}}, by_name=True) == {}
 
 
 def test_the_name_of_a_pair_may_be_any_text() -> None:
@@ -251,6 +264,7 @@ def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
         (["--password", "hunter2", "x"], ["--password", "***", "x"]),
         (["--api-key", "hunter2"], ["--api-key", "***"]),
         (["DB_PASS=hunter2"], ["DB_PASS=***"]),
+        (["+db.password=hunter2&x(y", "app.a-token=x y"], ["+db.password=***", "app.a-token=***"]),
         (["--token", "--verbose"], ["--token", "--verbose"]),
         (["--url", "ftp://me:hunter2@host"], ["--url", "ftp://me:***@host"]),
         (["--epochs=3", "-v", "a=b"], ["--epochs=3", "-v", "a=b"]),
@@ -336,6 +350,26 @@ KEY = "MIIhunter2" * 6
         ("/x/https:/me:hunter2@h/y", "/x/https:/me:***@h/y"),
         ("/a:/b:ro c:/x/y:z@w me@host:/x", "/a:/b:ro c:/x/y:z@w me@host:/x"),
         ("Driver=x;UID=sa;PWD=hunter2(ss)&1;Encrypt=yes", "Driver=x;UID=sa;PWD=***;Encrypt=yes"),
+        ("UID=sa;PWD={hunter2;x};b=c", "UID=sa;PWD={***};b=c"),
+        ("UID=sa;PWD=(hunter2&<;b=c", "UID=sa;PWD=***;b=c"),
+        ("set -e; OUT=$(curl https://h/x?api_key=hunter2); ls", "set -e; OUT=$(curl https://h/x?api_key=***); ls"),
+        ("set -e; export TOKEN=hunter2&&run; ls", "set -e; export TOKEN=***&&run; ls"),
+        ("https://h/?token=hunter2&amp;b=c", "https://h/?token=***&amp;b=c"),
+        ("printf 'user: me\\npassword: hunter2 x\\nb: c' > y", "printf 'user: me\\npassword: ***\\nb: c' > y"),
+        ('echo "  password: hunter2 x" >> y', 'echo "  password: ***" >> y'),
+        ('{"c.yml": "a: b\\ndb_pass: hunter2\\n"}', '{"c.yml": "a: b\\ndb_pass: ***\\n"}'),
+        ('export X_CONNECTION_STRING="a=b;AccountKey=hunter2;c=d"', 'export X_CONNECTION_STRING="***"'),
+        ('export X_AUTH="user=svc,password=hunter2"', 'export X_AUTH="***"'),
+        ("api_keys:\n  # c\n  - hunter2 # c\nb: c", "api_keys:\n  # c\n  - *** # c\nb: c"),
+        ("password:\n  hunter2 x\nb: c", "password:\n  ***\nb: c"),
+        ("password: 'hunter2''x'\nb: c", "password: '***'\nb: c"),
+        ("- name: A_TOKEN\n  value: hunter2&x", "- name: A_TOKEN\n  value: ***"),
+        ('password: str = "hunter2"', 'password: str = "***"'),
+        ('os.environ["DB_PASSWORD"] = "hunter2"', 'os.environ["DB_PASSWORD"] = "***"'),
+        ('[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-x}', '[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-x}'),
+        ("train(token=tokenize(x), auth == 'x')", "train(token=tokenize(x), auth == 'x')"),
+        ("token = tokens[i]; t.api_key = users.api_key", "token = tokens[i]; t.api_key = users.api_key"),
+        ("docker://python:3.11-slim@sha256:0123", "docker://python:3.11-slim@sha256:0123"),
         ("Server=s;Password=hunter2,Rv9;Encrypt=yes", "Server=s;Password=***;Encrypt=yes"),
         ('a: b\npassword: hunter2"x y', "a: b\npassword: ***"),
         ("user: me\npassword: hunter2,Rv9!zq (x) # c\nb: c", "user: me\npassword: *** # c\nb: c"),
@@ -430,13 +464,15 @@ def test_parts_of_native_requests_are_hidden() -> None:
      "a:/b:c@", "-----END", "key=a/", "auth=aB", "https://a-b.c1", f"auth={'a' * 70}! ", "\ntokens:\n- a",
      "\ntoken: |\n a", "token: [", 'token": ["a", ', "\ntoken: [a, ", "Cookie: a=b;", "Cookie: a", "a;token=b;",
      "\ntoken: !x ", "\ntoken:", "token=${A:-", "token=${A:-b}", "token=a,", "token=a,,", "token=,", "\ntoken: a #",
-     "\ntokens:\n", '"token": \n', "[token=[[", "\n \ntoken: |", "a]", "token=a]"],
+     "\ntokens:\n", '"token": \n', "[token=[[", "\n \ntoken: |", "a]", "token=a]",
+     "- token:\n", "- token:\n- a\n", "token:\n- ''\n", "a_", "a_a_", "{", "}", "\\ntoken: a", "'  token: a",
+     "token='a ", "token: str = ", "token:\n# a\n", "a;PWD={", "A_TOKEN[", "token: 'a''"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
     """20 000 letters in one argument once took seconds, during which a worker handled no signal."""
 
     def seconds(length: int) -> float:
-        text = (part * length)[:length]
+        text = f"\n{(part * length)[: length // 2]}\ntoken={(part * length)[: length // 2]}"
         began = time.process_time()
         for _ in range(3):
             masked_args([text, f"x://{text}"])
