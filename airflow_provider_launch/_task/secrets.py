@@ -47,6 +47,8 @@ _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_be
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
 _MOST_OF_PART = 16
+_MOST_ENDS = 50
+"""Positions at which the end of a hidden part is searched."""
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
@@ -403,9 +405,23 @@ def hidden_spans(text: str) -> list[tuple[int, int]]:
     *inner, last = others
     found, at = [], len(first)
     for part in [*filter(None, inner), last]:
-        begin = len(text) - len(last) if part is last else text.find(part, at + 1)
-        if begin <= at or not text.startswith(part, begin):
+        begin = _end_of_hidden(text, at, part, is_last=part is last)
+        if begin <= at:
             return [(0, len(text))]
         found.append((at, begin))
         at = begin + len(part)
     return found
+
+
+def _end_of_hidden(text: str, at: int, after: str, *, is_last: bool) -> int:
+    """Return where a hidden part ends that begins at a position, -1 if unknown; a secret may contain the text after."""
+    from airflow_provider_launch._airflow import redact
+
+    end = len(text) - len(after) if is_last else text.find(after, at + 1)
+    for _ in range(_MOST_ENDS):
+        if end <= at or not text.startswith(after, end):
+            return -1
+        if not str(redact(text[at:end])).strip("*"):
+            return end
+        end = -1 if is_last else text.find(after, end + 1)
+    return -1

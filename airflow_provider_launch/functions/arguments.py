@@ -112,8 +112,8 @@ def check_json(value: Any, path: str, later: Callable[[Any], bool] = lambda _val
     """
     try:
         for wrong, at, cure in _wrong_parts(value, path, later):
-            kind = type(wrong).__name__
-            raise InvalidAppError(f"argument {at} is a {kind} ({_short(wrong)}), which JSON cannot hold; {cure}")
+            # The value may be a secret.
+            raise InvalidAppError(f"argument {at} is a {type(wrong).__name__}, which JSON cannot hold; {cure}")
     except RecursionError:
         raise InvalidAppError(f"argument {path} contains itself, which JSON cannot hold; pass its parts") from None
 

@@ -34,7 +34,7 @@ from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, append
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
 from airflow_provider_launch.specs.secret_names import is_secret_name
-from airflow_provider_launch.specs.secrets import MASK, masked_text
+from airflow_provider_launch.specs.secrets import MASK, masked_document, masked_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -291,8 +291,11 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """Close the record after a failure; errors in here are only logged."""
+        from airflow_provider_launch._airflow import redact
+
         record = self.record
-        record.error = masked_text(str(error) or type(error).__name__)[:4000]
+        # The last lines of the app may have secrets that only their value tells.
+        record.error = masked_text(str(redact(str(error) or type(error).__name__)))[:4000]
         status = getattr(error, "status", None)
         if status is not None:
             self._is_app_alive = False
@@ -343,14 +346,17 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
+_TEXTS = (str, list, tuple, dict)
+
+
 def _masked(value: Any, name: str = "") -> Any:
     """Return plain JSON with likely secrets masked."""
     from airflow_provider_launch._airflow import redact
 
+    if name and is_secret_name(name):
+        return masked_document({name: value}, by_name=True)[name] if isinstance(value, _TEXTS) else value and MASK
     if isinstance(value, Mapping):
         return {str(key): _masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_masked(item, name) for item in value]
-    if value and name and is_secret_name(name):
-        return MASK
     return masked_text(str(redact(value))) if isinstance(value, str) else value

@@ -16,7 +16,7 @@ import yaml
 from airflow_provider_launch.pipelines.document import read_text
 from airflow_provider_launch.pipelines.model import PipelineModel, steps_of
 from airflow_provider_launch.specs.secret_names import is_secret_name
-from airflow_provider_launch.specs.secrets import MASK, masked_args, masked_text
+from airflow_provider_launch.specs.secrets import MASK, hidden_in_text, masked_args, masked_text
 
 LARGEST_SHOWN = 64 * 1024
 """Characters of a file that are shown, because the DAG with its documentation is a row of Airflow's database."""
@@ -77,7 +77,7 @@ def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, in
         if _is_text(node):
             scalars.append((start, end))
             masked, read = masked_text(text[start:end]), masked_text(node.value)
-            if read.count(MASK) > masked.count(MASK):
+            if read.count(MASK) > masked.count(MASK) or any(part in masked for part in hidden_in_text(node.value)):
                 # Quotes and line ends in it are written in another way.
                 masked = json.dumps(read, ensure_ascii=False) + _space_at_end(text[start:end])
             if masked != text[start:end]:

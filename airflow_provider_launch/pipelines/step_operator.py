@@ -92,10 +92,11 @@ class StepOperator(LaunchAppOperator):
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
-        from airflow_provider_launch._task.secrets import register_parts
+        from airflow_provider_launch._task.secrets import register_parts, register_written
 
         # Those of the file first, so that no number of values of a run pushes them out of the limit.
-        register_parts([self.model.parameters, {name: getattr(self, name) for name in self.template_fields}])
+        fields = {name: getattr(self, name) for name in self.template_fields}
+        register_written([self.model.parameters, self.step.app, fields])
         if not self.step.template:
             self.command = ""
         super().render_template_fields(context, jinja_env)

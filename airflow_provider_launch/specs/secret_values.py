@@ -27,12 +27,13 @@ _ANNOTATION = re.compile(r"[ \t]*(?:Optional\[)?(?:str|bytes|SecretStr)\]?(?:[ \
 """The type of a variable in Python, before its value."""
 _DEFAULT = re.compile(r"\$\{\w+:?[\-=](?P<value>[^}\s]{1,1000})\}")
 """`${NAME:-default}` of a shell."""
-_IN_CONNECTION_STRING = re.compile(r"\{(?P<braces>[^{}\n]{1,1000})\}|(?P<plain>[^\s\"';\\]{1,1000})")
+_IN_CONNECTION_STRING = re.compile(r"\{(?P<braces>(?:[^}\n]|\}\}){1,1000})\}(?!\})|(?P<plain>[^\s\"';\\]{1,1000})")
 _NEXT_IN_CONNECTION_STRING = re.compile(r";[A-Za-z][\w ]{0,40}=")
 _SHELL = ("&&", "||", "$(", "`")
 _OPEN_LIST = re.compile(r"\[\s*")
 _ITEM = re.compile(r"[^\s,\[\]\"'{}\\]+")
 _NEXT_ITEM = re.compile(r"(?:\\*[\"'])?\s*,\s*")
+_EMPTY_ITEM = re.compile(r"(?:\"\"|''|\\\"\\\")\s*,\s*")
 _NUMBER = re.compile(r"[\d.+\-]+")
 _BLANKS = re.compile(r"\s*")
 _END_OF_HEADER = re.compile(r"[\"'\r\n]|\\|\Z")
@@ -137,6 +138,8 @@ def _in_connection_string(text: str, at: int, begin: int) -> Range | None:
 
 def _items(text: str, at: int) -> Iterator[Range]:
     while True:
+        while empty := _EMPTY_ITEM.match(text, at):
+            at = empty.end()
         span = quoted_or_plain(text, at) if text[at : at + 1] in ('"', "'", "\\") else None
         if span is None:
             item = _ITEM.match(text, at)

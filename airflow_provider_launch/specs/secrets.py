@@ -63,6 +63,12 @@ _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$"
 _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_+][\w.\-+]*)=(?P<value>.+)$", re.DOTALL)
 _NO_VALUE = re.compile(r"(?:no|ask|with|without|skip|use|enable|disable|prompt|show)[_\-]|.*[_\-](?:stdin|prompt)\Z")
 """Flags without a value, such as `--password-stdin`."""
+_LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w\-+/=]{16,}")
+"""A value of such a flag: `--use_auth_token hf_x1` has one in some programs."""
+_DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?[\-=][\"']?(?P<value>[^}\"'\s]{1,1000})")
+"""`${NAME:-value}` of a shell."""
+_HEADER_FLAG = re.compile(r"(?:-\w{0,9}H|--header)[ =]{0,2}[\"']?\Z")
+_HEADER_IN_LIST = re.compile(r"(?P<name>[A-Za-z][\w.\-]*):[ \t]*(?P<value>.+)\Z", re.DOTALL)
 _SHORT_FLAG = "-p"
 _NAME_OF_SHORT_FLAG = "auth"
 """The flag has many meanings, as this name has."""
@@ -174,6 +180,11 @@ def _keep_named(name: str | None, value: str, keep: Keep) -> None:
     """Keep a value with its name, None for one that is shown, and the parts that would be hidden without the name."""
     if name is not None and not is_ordinary(name, value):
         keep(value, True)
+        # The items of a list in JSON.
+        if value.startswith("["):
+            for start, end in values_in_text(value, 0, 0, Position.FLOW, is_json=True):
+                if not is_ordinary(name, value[start:end]):
+                    keep(value[start:end], True)
     # A program may print a part of the value, such as the password of an address.
     _masked(value, keep)
 
@@ -278,9 +289,12 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
     for arg in args:
         found = _FLAG.match(arg) or _ASSIGNED.match(arg)
         is_flag = bool(found) and arg.startswith("-")
-        if hide_next and not is_flag:
+        is_value = not is_flag and bool(hide_next)
+        if is_value and (not _NO_VALUE.match(hide_next) or _LIKE_A_TOKEN.fullmatch(arg)):
             yield arg, 0, hide_next
             hide_next = ""
+        elif before in ("-H", "--header") and (header := _other_header(arg)):
+            yield arg, header.start("value"), header["name"]
         elif before == _SHORT_FLAG and not _NO_PASSWORD.fullmatch(arg):
             yield arg, 0, _NAME_OF_SHORT_FLAG
         else:
@@ -291,10 +305,16 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
                 # Text after a quoted value belongs to a shell.
                 if found["value"] and (found["equals"] if is_flag else found["value"][0] not in "\"'"):
                     hidden = found.start("value")
-                if is_flag and not found["value"] and not _NO_VALUE.match(name):
+                if is_flag and not found["value"]:
                     hide_next = name
             yield arg, hidden, name
         before = arg
+
+
+def _other_header(text: str) -> re.Match[str] | None:
+    """Return a header with a secret whose name is not one of those that are headers everywhere."""
+    found = _HEADER_IN_LIST.match(text)
+    return found if found and is_secret_name(found["name"]) and not _HEADER.fullmatch(found["name"]) else None
 
 
 def _spans(text: str, *, is_prose: bool) -> list[Span]:
@@ -306,6 +326,9 @@ def _spans(text: str, *, is_prose: bool) -> list[Span]:
     found: list[Span] = []
     if any(mark in text for mark in "=:"):
         found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose), *_values_after(_PAIR, text)]
+    if "${" in text:
+        defaults = [each for each in _DEFAULT.finditer(text) if is_secret_name(each["name"])]
+        found += [(*each.span("value"), each["name"]) for each in defaults]
     if "-" in text and not is_prose:
         found += [*_values_after(_FLAG_IN_TEXT, text), *_values_after(_FLAG_IN_LIST, text), *_key_spans(text)]
     return found
@@ -401,12 +424,14 @@ def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
     while found := pattern.search(text, at):
         at = found.end()
         name = found["name"]
-        is_value = is_secret_name(name) and (pattern is _PAIR or not _NO_VALUE.match(name))
-        if not is_value:
+        if not is_secret_name(name):
             continue
+        is_flag = pattern is not _PAIR and bool(_NO_VALUE.match(name))
         is_yaml = pattern is _PAIR and "\n" in found[0]
         position = Position.LINE if is_yaml else Position.FLOW
         for start, end in values_in_text(text, found.start(), at, position, is_json=False):
+            if is_flag and not _LIKE_A_TOKEN.fullmatch(text, start, end):
+                break
             at = end
             # In `option("--token", "token")` the second text is a name, too.
             if text[start:end] != name and not _is_nothing(text, start, end):
@@ -435,6 +460,8 @@ def _position(text: str, found: re.Match[str]) -> Position | None:
     if not found["quote"]:
         if _HEADER.fullmatch(found["name"]) and before in "\n\"'":
             return Position.HEADER
+        if _HEADER_FLAG.search(text, max(found.start() - 12, 0), found.start()):
+            return Position.HEADER
         if not found["gap"] and text[found.end() : found.end() + 1] not in ("", "\n", "\r"):
             return None
     return _position_of_field(text, found, before)
@@ -448,6 +475,8 @@ def _position_of_field(text: str, found: re.Match[str], before: str) -> Position
         at -= 1
     if at < 0 or text[at] in "\n\0":
         return Position.LINE
+    if text[at] in _ESCAPES and text[at - 1] == "\\" and at < begin - 1:
+        return Position.QUOTED_LINE
     if found["quote"]:
         return Position.FLOW
     if (before == "\\" and found["name"][0] in _ESCAPES) or (at < begin - 1 and text[at] in "\"'"):

@@ -20,6 +20,7 @@ from airflow_provider_launch._task.secrets import (
     chosen,
     forms_of,
     hidden_in_arguments,
+    hidden_spans,
     hidden_values,
     places_of,
     register,
@@ -93,6 +94,16 @@ def test_locations_of_another_app_are_ignored() -> None:
     places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]), {"main": {"A_TOKEN": "long-enough"}})
 
     assert hidden_values(app({"Y": "something else"}).roles, {}, places) == {}
+
+
+@pytest.mark.parametrize("between", ["/", "=", " ", "ab"])
+def test_locations_are_right_if_a_secret_contains_the_text_behind_it(between: str) -> None:
+    first, second = f"kx7{between}hush-of-first", f"hush{between}of-second"
+    mask_secret(first)
+    mask_secret(second)
+    text = f"x {first}{between}{second} y"
+
+    assert [text[start:end] for start, end in hidden_spans(text)] == [first, second]
 
 
 def test_masks_side_by_side_and_text_like_a_mask_are_found() -> None:

@@ -119,7 +119,7 @@ def test_labels_of_ordinary_names_are_shown() -> None:
         ("HTTP_PROXY", "http://proxy.example.com:3128"), ("token_file", "/run/secrets/token"), ("secret_path", "a/b"),
         ("TOKEN_URL", "https://login.example.com/oauth2/token"), ("image_token", "<image>"), ("eos_token", "</s>"),
         ("PASSWORD_MIN_LENGTH", "12"), ("first_pass", "coarse"), ("AUTH", "sha256"), ("train_tokens", "300000000000"),
-        ("decay_tokens", "1.3e12"), ("AUTH", "arn:aws:iam::123456789012:role/train"),
+        ("decay_tokens", "1.3e12"), ("token_lr", "3e-05"), ("AUTH", "arn:aws:iam::123456789012:role/train"),
         ("token_file", "/keys/proj-1a2b3c.json"),
     ],
 )  # fmt: skip
@@ -189,6 +189,11 @@ def test_words_after_other_flags_are_not_searched(args: list[str]) -> None:
 
 class Name(str):
     __slots__ = ()
+
+
+def test_the_items_of_a_variable_are_searched() -> None:
+    value = '["hunter2", "word-two"]'
+    assert hidden_in_env({"API_KEYS": value}) == {value: True, "hunter2": True, "word-two": True}
 
 
 def test_all_texts_below_a_name_are_hidden() -> None:
@@ -366,10 +371,19 @@ KEY = "MIIhunter2" * 6
         ("- name: A_TOKEN\n  value: hunter2&x", "- name: A_TOKEN\n  value: ***"),
         ('password: str = "hunter2"', 'password: str = "***"'),
         ('os.environ["DB_PASSWORD"] = "hunter2"', 'os.environ["DB_PASSWORD"] = "***"'),
-        ('[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-x}', '[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-x}'),
+        ('[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-}', '[ "$STAGE_TOKEN" = "production" ] && ${A_TOKEN:-}'),
         ("train(token=tokenize(x), auth == 'x')", "train(token=tokenize(x), auth == 'x')"),
         ("token = tokens[i]; t.api_key = users.api_key", "token = tokens[i]; t.api_key = users.api_key"),
         ("docker://python:3.11-slim@sha256:0123", "docker://python:3.11-slim@sha256:0123"),
+        ('psql -p "${DB_PASS:-hunter2}"', 'psql -p "${DB_PASS:-***}"'),
+        (": ${DB_PASS:=hunter2} ${DB_PASS:-} ${HOME:-x}", ": ${DB_PASS:=***} ${DB_PASS:-} ${HOME:-x}"),
+        ('{"c.yml": "db:\\n  a: b\\n  db_pass: hunter2\\n"}', '{"c.yml": "db:\\n  a: b\\n  db_pass: ***\\n"}'),
+        ('curl -H "PRIVATE-TOKEN:hunter2" x', 'curl -H "PRIVATE-TOKEN:***" x'),
+        ("curl -sH X-Api-Key:hunter2\nls", "curl -sH X-Api-Key:***\nls"),
+        ('{"api_keys": ["", "hunter2"]}', '{"api_keys": ["", "***"]}'),
+        ("UID=sa;PWD={hun}}ter2};b=c", "UID=sa;PWD={***};b=c"),
+        ("x --use_auth_token hunter2hunter2abc y", "x --use_auth_token *** y"),
+        ("x --use-auth-token train y", "x --use-auth-token train y"),
         ("Server=s;Password=hunter2,Rv9;Encrypt=yes", "Server=s;Password=***;Encrypt=yes"),
         ('a: b\npassword: hunter2"x y', "a: b\npassword: ***"),
         ("user: me\npassword: hunter2,Rv9!zq (x) # c\nb: c", "user: me\npassword: *** # c\nb: c"),
@@ -415,6 +429,8 @@ def test_secrets_inside_of_a_text_are_hidden(text: str, shown: str) -> None:
         (["login", "-p", "hunter2"], ["login", "-p", "***"]),
         (["-p", "8080:80", "-p", "./here", "-p", "-v"], ["-p", "8080:80", "-p", "./here", "-p", "-v"]),
         (["-H", "Authorization: Bearer hunter2"], ["-H", "Authorization: ***"]),
+        (["-H", "PRIVATE-TOKEN:hunter2"], ["-H", "PRIVATE-TOKEN:***"]),
+        (["--use_auth_token", "hunter2hunter2abc"], ["--use_auth_token", "***"]),
         (["-H", "X-Api-Key: hunter2", "-H", "Accept: text/html"], ["-H", "X-Api-Key: ***", "-H", "Accept: text/html"]),
     ],
 )
@@ -422,7 +438,7 @@ def test_secrets_in_arguments_without_a_name_are_hidden(args: list[str], shown: 
     assert masked_args(args) == shown
     hidden = hidden_in_args(args)
     assert bool(hidden) == ("***" in "".join(shown))
-    assert hidden.keys() <= {"hunter2", "Bearer hunter2"}
+    assert hidden.keys() <= {"hunter2", "Bearer hunter2", "hunter2hunter2abc"}
 
 
 def test_parts_of_native_requests_are_hidden() -> None:
@@ -466,7 +482,8 @@ def test_parts_of_native_requests_are_hidden() -> None:
      "\ntoken: !x ", "\ntoken:", "token=${A:-", "token=${A:-b}", "token=a,", "token=a,,", "token=,", "\ntoken: a #",
      "\ntokens:\n", '"token": \n', "[token=[[", "\n \ntoken: |", "a]", "token=a]",
      "- token:\n", "- token:\n- a\n", "token:\n- ''\n", "a_", "a_a_", "{", "}", "\\ntoken: a", "'  token: a",
-     "token='a ", "token: str = ", "token:\n# a\n", "a;PWD={", "A_TOKEN[", "token: 'a''"],
+     "token='a ", "token: str = ", "token:\n# a\n", "a;PWD={", "A_TOKEN[", "token: 'a''", "${A_TOKEN:-",
+     "-H A", 'token: ["",', "a;PWD={}}"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
     """20 000 letters in one argument once took seconds, during which a worker handled no signal."""
