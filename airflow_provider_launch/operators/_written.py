@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -124,6 +125,7 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
             # The name of an argument is not a path.
             is_by_name = name in _BY_NAME and isinstance(value, Mapping)
             found.texts.update(strings_in([*value.values()] if is_by_name else value))
+            found.texts.update(_strings_in_json(value) if name == "cfg" else ())
     for group in task.iter_mapped_task_groups():
         given = group._expand_input.value  # noqa: SLF001 - Airflow has no other way
         found.texts.update(strings_in([*given.values()] if isinstance(given, Mapping) else given))
@@ -147,6 +149,14 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
         values = [task.task_id, *(value for element in elements for value in element.values())]
         found.pieces = pieces_of(classes, values, found.code.is_of_author)
     return found
+
+
+def _strings_in_json(cfg: object) -> Iterator[str]:
+    """Yield the strings in options that are JSON texts, such as `by_role`."""
+    for text in cfg.values() if isinstance(cfg, Mapping) else ():
+        if isinstance(text, str) and text.lstrip()[:1] in {"{", "["}:
+            with contextlib.suppress(ValueError, RecursionError):  # a template
+                yield from strings_in(json.loads(text))
 
 
 def _has_template(value: object) -> bool:
