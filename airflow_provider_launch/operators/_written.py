@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
@@ -14,7 +13,7 @@ from airflow.sdk import XComArg
 from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._masks import register_elements
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import file_of, module_of
+from airflow_provider_launch.operators._values import file_of, functions_in, module_of
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
@@ -94,7 +93,7 @@ def _functions_of_map(mapped: Any) -> list[Any]:
 
     given = mapped.get("app") if isinstance(mapped, Mapping) else mapped
     functions = getattr(given, "callables", ()) if isinstance(given, XComArg) else ()
-    return [each for each in functions if type(each) is FunctionType and not is_library(each.__code__.co_filename)]
+    return [each for each in functions if any(not is_library(own.__code__.co_filename) for own in functions_in(each))]
 
 
 def _written_in_partial(task: Any, mapped: Any, functions: Sequence[Any], *, of_function: bool) -> Written:

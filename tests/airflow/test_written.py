@@ -258,6 +258,50 @@ def test_a_function_that_maps_the_output_of_a_task_is_code_of_the_author(secret,
     assert mapped(api, made).logged("hush-token") is is_written
 
 
+class Apps:
+    """Methods that make the app of a mapped task."""
+
+    def __init__(self, overlay: str) -> None:
+        self.overlay = overlay
+
+    def of_object(self, word: str) -> dict[str, Any]:
+        return app_dict(self.overlay)
+
+    @classmethod
+    def of_class(cls, word: str) -> dict[str, Any]:
+        return app_dict(str(PLACES[0]))
+
+
+PLACES: list[Path] = []
+
+
+@functools.lru_cache
+def cached_app(word: str) -> dict[str, Any]:
+    return app_dict(str(PLACES[0]))
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize("kind", ["method", "class method", "cached", "library"])
+def test_a_method_that_maps_the_output_of_a_task_is_code_of_the_author(secret, monkeypatch, how: str, kind: str) -> None:
+    monkeypatch.setattr(f"{__name__}.PLACES", [secret])
+    cached_app.cache_clear()
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["a"] if kind != "library" else [app_dict(str(secret))]
+    function: Any = {
+        "method": Apps(str(secret)).of_object,
+        "class method": Apps.of_class,
+        "cached": cached_app,
+        "library": copy.copy,
+    }[kind]
+    with a_dag():
+        part, given = LaunchAppOperator.partial(task_id="t", **OPEN), make().map(function)  # type: ignore[attr-defined]
+        made = part.expand(app=given) if how == "expand" else part.expand_kwargs(given.map(lambda app: {"app": app}))
+    found = mapped(api, made)
+
+    # In a row the last step is a lambda, which is code of the author.
+    assert found.logged("hush-token") is (kind != "library" or how == "expand_kwargs")
+
+
 def test_an_operator_of_an_installed_package_is_one_of_an_author(secret, tmp_path, monkeypatch) -> None:
     """Also a class whose module does not name ours."""
     package = tmp_path / "site-packages" / "acme_operators"
