@@ -32,7 +32,8 @@ def pieces_of(classes: Collection[type], values: Iterable[Any], is_of_author: Ca
         values: arguments in the DAG file.
         is_of_author: whether an author wrote a function or class.
     """
-    texts = texts_in(values, is_of_author, with_numbers=True)
+    read: dict[int, Any] = {}
+    texts = texts_in(values, is_of_author, with_numbers=True, seen=read)
     waiting: list[Any] = [*classes]
     seen: set[int] = set()
     for each in waiting:
@@ -43,7 +44,7 @@ def pieces_of(classes: Collection[type], values: Iterable[Any], is_of_author: Ca
             if issubclass(type(each), type):
                 waiting += _members(each) if each in classes or is_of_author(each) else []
                 continue
-            texts |= texts_in([each], is_of_author, with_numbers=True)
+            texts |= texts_in([each], is_of_author, with_numbers=True, seen=read)
             for function in filter(is_of_author, functions_in(each)):
                 for code in codes_in(function.__code__):
                     texts |= texts_in(code.co_consts, is_of_author)

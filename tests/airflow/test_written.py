@@ -282,7 +282,9 @@ def cached_app(word: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
 @pytest.mark.parametrize("kind", ["method", "class method", "cached", "library"])
-def test_a_method_that_maps_the_output_of_a_task_is_code_of_the_author(secret, monkeypatch, how: str, kind: str) -> None:
+def test_a_method_that_maps_the_output_of_a_task_is_code_of_the_author(
+    secret, monkeypatch, how: str, kind: str
+) -> None:
     monkeypatch.setattr(f"{__name__}.PLACES", [secret])
     cached_app.cache_clear()
     api = FakeExecutionApi()
