@@ -196,8 +196,20 @@ class LaunchConnection:
     def merged_cfg(self, cfg: Mapping[str, Any] | None, given_by: str = "cfg of the task") -> dict[str, Any]:
         """Return the options of one launch: those of `[launch] config_file`, of the connection, and of `cfg`.
 
-        Later ones override earlier ones. Text in `cfg` is cast to the type of its option, because templates give text.
-        Options that the scheduler does not have, or that the connection locks, are refused; errors name `given_by`.
+        Later ones override earlier ones; those of `cfg` as `cast_cfg` returns them.
+        """
+        schema = self.scheduler.run_opts()
+        own = self.cast_cfg(cfg, given_by)
+        if len(schema) == 0:
+            return {**self.options.cfg, **own}
+        # By registered name, so that two spellings of one option are merged.
+        return {**self.deployment.options(self.options.backend, schema), **self._own_cfg(schema), **own}
+
+    def cast_cfg(self, cfg: Mapping[str, Any] | None, given_by: str = "cfg of the task") -> dict[str, Any]:
+        """Return the options in `cfg` by registered name; text is cast to the type of its option.
+
+        Templates give text. Options that the scheduler does not have, or that the connection locks, are refused; errors
+        name `given_by`.
         """
         given: object = cfg
         if given is not None and not isinstance(given, Mapping):
@@ -208,17 +220,8 @@ class LaunchConnection:
         schema = self.scheduler.run_opts()
         own = dict(cfg or {})
         refuse_locked(self.conn_id, self.options, schema, own)
-        if len(schema) == 0:
-            return {**self.options.cfg, **own}
-        defaults = self.deployment.options(self.options.backend, schema)
-        of_connection = self._own_cfg(schema)
-        # By registered name, so that two spellings of one option are merged.
         try:
-            return {
-                **defaults,
-                **of_connection,
-                **schema.cast(own),
-            }
+            return schema.cast(own) if len(schema) else own
         except InvalidRunConfigException as error:
             name = error.cfg_key
             reason = str(error).partition(". Given:")[0]

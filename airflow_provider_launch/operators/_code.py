@@ -66,10 +66,16 @@ class Code:
         self._marks: set[str] = set()
         self._modules: set[str] = set()
         self._packages: set[str] = set()
+        self._seen: dict[int, Any] = {}
+        """Objects that were read, by `id()`."""
+        self._known_packages = 0
+        self._with_ours: dict[str, bool] = {}
+        """Whether a module of an installed package names ours, by file."""
         for function in functions:
             self.read(function)
         # Last, because the function may be in this file, whose variables only it knows.
         self._read_file(dag_file, {}, is_limited=False)
+        self._seen = {}
         self.texts |= {str(Path(text).expanduser()) for text in self.texts if text.startswith("~/")}
         self._temporary = Path(os.path.realpath(tempfile.gettempdir()))
         self._older: set[str] | None = None
@@ -144,7 +150,10 @@ class Code:
         if not is_library(file) or not package_of(file).isdisjoint(self._packages):
             return False
         # Such a package imports this one.
-        is_of_author = any(_OWN in line for line in (linecache.getlines(file, variables) if package_of(file) else ()))
+        if file not in self._with_ours:
+            lines = linecache.getlines(file, variables) if package_of(file) else []
+            self._with_ours[file] = any(_OWN in line for line in lines)
+        is_of_author = self._with_ours[file]
         self._packages.update(package_of(file) if is_of_author else ())
         return not is_of_author
 
@@ -185,6 +194,7 @@ class Code:
     def _read_attributes(self, values: list[Any], names: Collection[str]) -> None:
         """Read what a module may name with dots, such as `settings.PLACE`, without calling properties."""
         seen = {id(value) for value in values}
+        read = set[int]()
         for value in values:
             with contextlib.suppress(Exception):  # the class of an object may do anything
                 module = module_of(value)
@@ -193,15 +203,27 @@ class Code:
                 if self._is_library(file, variables) if file else "__path__" not in variables_of(value):
                     continue
                 self._read_file(file, variables)
-                if issubclass(type(value), (ModuleType, type)):
-                    found = [inspect.getattr_static(value, name, None) for name in names]
+                for scope in [each for each in self._scopes_of(value) if id(each) not in read]:
+                    read.add(id(scope))
+                    members = variables_of(scope) or type.__getattribute__(scope, "__dict__")
+                    found = [members[name] for name in members.keys() & names]
                     self._read_values(found)
                     new = [each for each in found if id(each) not in seen]
                     values += [each for each in new if issubclass(type(each), (ModuleType, type))]
                     seen.update(map(id, found))
 
+    def _scopes_of(self, value: Any) -> Iterator[Any]:
+        """Yield a module, or a class with its bases and its own class, as far as an author wrote them."""
+        if issubclass(type(value), ModuleType):
+            yield value
+        elif issubclass(type(value), type):
+            yield from filter(self.is_of_author, (*value.__mro__, *type(value).__mro__))
+
     def _read_values(self, values: Iterable[Any]) -> None:
-        self.texts |= texts_in(values, self.is_of_author)
+        if len(self._packages) != self._known_packages:
+            # More classes are those of authors now.
+            self._seen, self._known_packages = {}, len(self._packages)
+        self.texts |= texts_in(values, self.is_of_author, seen=self._seen)
 
     def is_of_author(self, kind: Any) -> bool:
         """Return whether an author wrote a function or class, and not Airflow, which knows the run."""
@@ -305,8 +327,7 @@ def is_joined(location: str, texts: Collection[str], starts: Collection[str] = (
         starts: folders in which such paths may be.
     """
     path = _plain(location)
-    first = {_plain(text) for text in texts if not _is_mark(text)}
-    others = {text.strip("/") for text in first} | ({".."} & {*texts})
+    first, others = _known(frozenset(texts))
     ends = [*(match.start() for match in re.finditer("/", path)), len(path)]
     reached = [0]
     for start in reached if len(ends) <= _MOST_PARTS and not _is_mark(path.rpartition("/")[2]) else ():
@@ -319,6 +340,13 @@ def is_joined(location: str, texts: Collection[str], starts: Collection[str] = (
             if end > start and end + 1 not in reached and (is_written or (not start and part in starts)):
                 reached.append(end + 1)
     return False
+
+
+@functools.lru_cache(maxsize=2)
+def _known(texts: frozenset[str]) -> tuple[set[str], set[str]]:
+    """Return the texts with which a path may begin, and its later parts."""
+    first = {_plain(text) for text in texts if not _is_mark(text)}
+    return first, {text.strip("/") for text in first} | ({".."} & texts)
 
 
 def _is_mark(text: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -15,8 +17,13 @@ from airflow_provider_launch.operators._values import functions_in, texts_in, va
 _LONGEST = 1000
 _MOST = 10_000
 """Most functions, classes and values that are read."""
-_WORD = 2
-"""Letters and digits of a piece that may be anywhere."""
+_MARK, _LETTER, _SHORT, _WORD = range(4)
+"""Kinds of pieces: without letters, of one letter, of at most 3 letters and digits, and longer."""
+_SHORTEST = 3
+_STEP = re.compile(r"(?<![^/])(?:\.\.|~[^/:]*)(?![^/:])")
+"""A step of a path that leads out of its folder."""
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _PLACE = re.compile(r"%(?:\(\w+\))?[sd]|\{[^{}]*\}")
 """Where `%` and `str.format` put a value."""
 
@@ -32,7 +39,8 @@ def pieces_of(classes: Collection[type], values: Iterable[Any], is_of_author: Ca
         values: arguments in the DAG file.
         is_of_author: whether an author wrote a function or class.
     """
-    texts = texts_in(values, is_of_author, with_numbers=True)
+    read: dict[int, Any] = {}
+    texts = texts_in(values, is_of_author, with_numbers=True, seen=read)
     waiting: list[Any] = [*classes]
     seen: set[int] = set()
     for each in waiting:
@@ -41,9 +49,14 @@ def pieces_of(classes: Collection[type], values: Iterable[Any], is_of_author: Ca
         seen.add(id(each))
         with contextlib.suppress(Exception):  # the class of an object may do anything
             if issubclass(type(each), type):
+                texts |= {"/"} if issubclass(each, PurePath) else set()
                 waiting += _members(each) if each in classes or is_of_author(each) else []
                 continue
-            texts |= texts_in([each], is_of_author, with_numbers=True)
+            # These join the parts of a path.
+            texts |= {"/"} if issubclass(type(each), PurePath) or each is os.path.join else set()
+            # The methods of settings make parts of names, too.
+            waiting += [type(each)] if is_of_author(type(each)) else []
+            texts |= texts_in([each], is_of_author, with_numbers=True, seen=read)
             for function in filter(is_of_author, functions_in(each)):
                 for code in codes_in(function.__code__):
                     texts |= texts_in(code.co_consts, is_of_author)
@@ -59,30 +72,57 @@ def _members(kind: type) -> list[Any]:
 
 
 def _named_by(code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the variables that code names, also of modules: `settings.PACKAGE`."""
-    scopes = [variables]
-    for scope in scopes:
-        for name in code.co_names:
-            value = scope.get(name)
-            yield value
-            if name == "__file__" and value:
-                yield Path(value).parent
-            if issubclass(type(value), ModuleType) and not any(variables_of(value) is each for each in scopes):
-                scopes.append(variables_of(value))
+    """Yield the variables that code names, also of modules: `settings.PACKAGE`, and the names of functions."""
+    value: Any = None
+    for each in dis.get_instructions(code):
+        kind, name = type(value), each.argval
+        if each.opname in _LOADS:
+            value = variables.get(name)
+            yield Path(value).parent if name == "__file__" and value else None
+        elif each.opname in _ATTRIBUTES and issubclass(kind, ModuleType):
+            value = variables_of(value).get(name)
+        elif each.opname in _ATTRIBUTES and kind is FunctionType and name in {"__module__", "__name__"}:
+            value = getattr(value, name)
+        elif each.opname != "EXTENDED_ARG":
+            value = None
+        yield value
 
 
 def consists_of(name: str, pieces: Collection[str]) -> bool:
     """Return whether a name consists of whole pieces only.
 
-    Two letters, or two marks such as `.`, do not follow each other: code has many, which make any name.
+    Two short pieces, or two marks such as `.`, do not follow each other: code has many, which make any name. A number
+    may follow a letter: `v2`. Only longer pieces lead out of a folder.
     """
-    own = [(piece, min(sum(map(str.isalnum, piece)), _WORD)) for piece in pieces if piece and piece in name]
+    own = [(piece, _kind_of(piece)) for piece in pieces if piece and piece in name]
+    steps = [match.span() for match in _STEP.finditer(name)]
     reached = {(0, _WORD)}
     for at in range(len(name)) if len(name) <= _LONGEST else ():
-        for before in [size for size in range(_WORD + 1) if (at, size) in reached]:
+        for before in [kind for kind in range(_WORD + 1) if (at, kind) in reached]:
             reached |= {
-                (at + len(piece), size)
-                for piece, size in own
-                if (size == _WORD or size != before) and name.startswith(piece, at)
+                (at + len(piece), kind)
+                for piece, kind in own
+                if name.startswith(piece, at)
+                and _may_follow(name, at, before, piece, kind)
+                and all(
+                    end <= at or at + len(piece) <= start or (kind == _WORD and at <= start and end <= at + len(piece))
+                    for start, end in steps
+                )
             }
-    return any((len(name), size) in reached for size in range(_WORD + 1))
+    return any((len(name), kind) in reached for kind in range(_WORD + 1))
+
+
+def _kind_of(piece: str) -> int:
+    count = sum(map(str.isalnum, piece))
+    return _WORD if count > _SHORTEST else _SHORT if count > 1 or piece.isdigit() else _LETTER if count else _MARK
+
+
+def _may_follow(name: str, at: int, before: int, piece: str, kind: int) -> bool:
+    """Return whether a piece may be at a place of a name, behind a piece of another kind."""
+    if _WORD in {before, kind}:
+        return True
+    if _MARK in {before, kind}:
+        return before != kind
+    # A mark is between them, or it is the number of a version.
+    is_apart = not (name[at - 1].isalnum() and piece[0].isalnum())
+    return is_apart or (before == _LETTER and piece.isdigit())

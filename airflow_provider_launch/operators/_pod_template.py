@@ -16,26 +16,31 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.specs.runopts import runopts
 
-_TEMPLATE, _BY_ROLE = "pod_template", "by_role"
+TEMPLATE, BY_ROLE = "pod_template", "by_role"
 
 
 def template_paths(options: Mapping[str, Any], schema: runopts) -> Iterator[str]:
     """Yield the path of each pod template that options name, also for one role."""
     for name, value in options.items():
         known = schema.registered_name(str(name))
-        if known == _TEMPLATE and isinstance(value, str):
+        if known == TEMPLATE and isinstance(value, str):
             yield value
-        elif known == _BY_ROLE and isinstance(value, Mapping):
+        elif known == BY_ROLE and isinstance(value, Mapping):
             for own in value.values():
                 yield from template_paths(own, schema) if isinstance(own, Mapping) else ()
 
 
 def with_pod_templates(
-    operator: LaunchAppOperator, schema: runopts, context: Context | None, sources: Sources | None
-) -> Any:
+    cfg: Mapping[str, Any],
+    operator: LaunchAppOperator,
+    schema: runopts,
+    context: Context | None,
+    sources: Sources | None,
+) -> dict[str, Any]:
     """Return the options of the task with each pod template as an object.
 
     Args:
+        cfg: the options, cast to their types.
         operator: the task, rendered.
         schema: the options of its scheduler.
         context: the context of the run. None: templates in the file stay as they are.
@@ -44,20 +49,18 @@ def with_pod_templates(
     Raises:
         InvalidAppError: a file cannot be read, or may not be named.
     """
-    if not isinstance(operator.cfg, Mapping):
-        return operator.cfg
 
     def read(options: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(options)
         for name, value in options.items():
             known = schema.registered_name(str(name))
-            if known == _TEMPLATE and isinstance(value, str):
+            if known == TEMPLATE and isinstance(value, str):
                 found[name] = _read(value, operator, context, sources)
-            elif known == _BY_ROLE and isinstance(value, Mapping):
+            elif known == BY_ROLE and isinstance(value, Mapping):
                 found[name] = {role: read(own) if isinstance(own, Mapping) else own for role, own in value.items()}
         return found
 
-    return read(operator.cfg)
+    return read(cfg)
 
 
 def _read(given: str, operator: LaunchAppOperator, context: Context | None, sources: Sources | None) -> Any:
@@ -65,12 +68,12 @@ def _read(given: str, operator: LaunchAppOperator, context: Context | None, sour
     place = Path(dag.fileloc).parent if dag and dag.fileloc else Path.cwd()
     location = given if "://" in given else str(place / Path(given).expanduser())
     if sources is not None:
-        sources.check_option(given, location, f"option {_TEMPLATE}")
+        sources.check_option(given, location, f"option {TEMPLATE}")
     try:
         # It was checked above as it is written.
         with overlays.guarded(lambda _: None):
             document = overlays.read_file(location)
     except ValueError as error:
-        raise InvalidAppError(f"option {_TEMPLATE}: {error}; write templates in quotes") from error
+        raise InvalidAppError(f"option {TEMPLATE}: {error}; write templates in quotes") from error
     # Each text is rendered after parsing, so that a value of a run is never more than a text.
     return document if context is None else operator.render_template(document, context)

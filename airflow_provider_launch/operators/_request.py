@@ -18,7 +18,7 @@ from airflow_provider_launch._task.secrets import hidden_values, register, shown
 from airflow_provider_launch.connections.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import deployment_id
-from airflow_provider_launch.operators._pod_template import with_pod_templates
+from airflow_provider_launch.operators._pod_template import BY_ROLE, with_pod_templates
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
@@ -61,7 +61,8 @@ def launch_options(
         UnsupportedError: the scheduler has no time limit.
     """
     schema = hook.scheduler.run_opts()
-    given = with_pod_templates(operator, schema, context, sources)
+    # Cast first: a text such as the JSON of `by_role` would hide locations from the checks.
+    given = with_pod_templates(hook.launch.cast_cfg(operator.cfg), operator, schema, context, sources)
     if sources is not None:
         _check_builds(given, hook.merged_cfg(None), schema, sources)
     cfg = hook.merged_cfg(given)
@@ -75,7 +76,7 @@ def launch_options(
             f"leave it out, or use execution_timeout, which needs a running worker"
         )
     refuse_locked(operator.launch_conn_id, hook.options, schema, [name])
-    in_cfg = cfg.get(name) if "time_limit_s" in (operator.cfg or {}) else None
+    in_cfg = given.get(name)
     if in_cfg is not None and in_cfg != limit:
         raise InvalidAppError(f"time_limit_s is {limit} at the operator and {in_cfg} in its cfg; set it once")
     return {**cfg, name: limit}
@@ -92,6 +93,9 @@ def _check_builds(given: Any, ours: Mapping[str, Any], schema: runopts, sources:
     """
     for name, value in given.items() if isinstance(given, Mapping) else ():
         known = schema.registered_name(str(name))
+        if known == BY_ROLE and isinstance(value, Mapping):
+            for own in value.values():
+                _check_builds(own, ours, schema, sources)
         if known not in {_BUILD_HOST, _IMAGE_REPO} or not value or value == ours.get(known):
             continue
         # Docker takes an address without a scheme for one of TCP. It is not a path.

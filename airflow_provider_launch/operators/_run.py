@@ -32,6 +32,7 @@ from airflow_provider_launch.operators._attempt import Attempt
 from airflow_provider_launch.operators._own_state import cancel_if_over, cancel_if_refused
 from airflow_provider_launch.operators._pod_template import template_paths
 from airflow_provider_launch.operators._request import launch_app, launch_options
+from airflow_provider_launch.operators._sources import strings_in
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, LaunchError, UnknownOutcomeError
@@ -94,11 +95,16 @@ class OperatorRun(TaskRun):
             app: the checked app.
             sources: decides which files and addresses the app may name.
         """
+        of_app = {*strings_in([app.metadata, *(role.metadata for role in app.roles)])}
 
         def check(location: str) -> None:
             # The administrator may name any file.
-            if location not in template_paths(self._hook.merged_cfg(None), self._scheduler.run_opts()):
+            if location in template_paths(self._hook.merged_cfg(None), self._scheduler.run_opts()):
+                return
+            if location in of_app:
                 sources.check(location, location, "an overlay of the app")
+            else:
+                sources.check_option(location, location, "an option of the task")
 
         # Before any error or retry names a part of the app, which a function may have built.
         register(hidden_in_app(app))

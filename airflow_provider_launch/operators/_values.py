@@ -38,17 +38,26 @@ _HOLDERS: dict[type, tuple[str, ...]] = {
 """Attributes of objects of Python that hold a function, which is the first, and its arguments."""
 
 
-def texts_in(values: Iterable[Any], is_of_author: Callable[[Any], bool], *, with_numbers: bool = False) -> set[str]:
+def texts_in(
+    values: Iterable[Any],
+    is_of_author: Callable[[Any], bool],
+    *,
+    with_numbers: bool = False,
+    seen: dict[int, Any] | None = None,
+) -> set[str]:
     """Return all texts in values, in containers of them, in the attributes of settings, and in what functions hold.
 
     Args:
         values: any objects.
         is_of_author: whether an author wrote a function, or a class whose objects are settings.
         with_numbers: whether to return numbers, too, as texts.
+        seen: objects by their `id()` that were read before, and are skipped; those of this call are added. It keeps
+            them, because a later object may get the `id()` of one that is gone.
     """
     found: set[str] = set()
-    waiting, seen = [(value, 0) for value in values], set[int]()
-    while waiting and len(seen) < _MOST:
+    seen = {} if seen is None else seen
+    waiting, most = [(value, 0) for value in values], len(seen) + _MOST
+    while waiting and len(seen) < most:
         value, depth = waiting.pop()
         # The class of an object may do anything.
         with contextlib.suppress(Exception):
@@ -60,7 +69,7 @@ def texts_in(values: Iterable[Any], is_of_author: Callable[[Any], bool], *, with
             elif kind in _NUMBERS:
                 found.update([str(value)] if with_numbers else ())
             elif kind not in _OTHERS and id(value) not in seen and depth < _DEEPEST:
-                seen.add(id(value))
+                seen[id(value)] = value
                 waiting += [(part, depth + 1) for part in _parts(value, kind, is_of_author)]
     return found
 

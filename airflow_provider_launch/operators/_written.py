@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
@@ -13,7 +13,7 @@ from airflow.sdk import XComArg
 from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._masks import register_elements
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import file_of, module_of
+from airflow_provider_launch.operators._values import file_of, functions_in, module_of
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
@@ -93,7 +93,7 @@ def _functions_of_map(mapped: Any) -> list[Any]:
 
     given = mapped.get("app") if isinstance(mapped, Mapping) else mapped
     functions = getattr(given, "callables", ()) if isinstance(given, XComArg) else ()
-    return [each for each in functions if type(each) is FunctionType and not is_library(each.__code__.co_filename)]
+    return [each for each in functions if any(not is_library(own.__code__.co_filename) for own in functions_in(each))]
 
 
 def _written_in_partial(task: Any, mapped: Any, functions: Sequence[Any], *, of_function: bool) -> Written:
@@ -124,6 +124,7 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
             # The name of an argument is not a path.
             is_by_name = name in _BY_NAME and isinstance(value, Mapping)
             found.texts.update(strings_in([*value.values()] if is_by_name else value))
+            found.texts.update(_strings_in_json(value) if name == "cfg" else ())
     for group in task.iter_mapped_task_groups():
         given = group._expand_input.value  # noqa: SLF001 - Airflow has no other way
         found.texts.update(strings_in([*given.values()] if isinstance(given, Mapping) else given))
@@ -147,6 +148,14 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
         values = [task.task_id, *(value for element in elements for value in element.values())]
         found.pieces = pieces_of(classes, values, found.code.is_of_author)
     return found
+
+
+def _strings_in_json(cfg: object) -> Iterator[str]:
+    """Yield the strings in options that are JSON texts, such as `by_role`."""
+    for text in cfg.values() if isinstance(cfg, Mapping) else ():
+        if isinstance(text, str) and text.lstrip()[:1] in {"{", "["}:
+            with contextlib.suppress(ValueError, RecursionError):  # a template
+                yield from strings_in(json.loads(text))
 
 
 def _has_template(value: object) -> bool:

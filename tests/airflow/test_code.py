@@ -9,6 +9,7 @@ import gc
 import importlib
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from airflow.sdk import task
 
 from airflow_provider_launch.operators._code import Code
+from airflow_provider_launch.operators._names import pieces_of
+from airflow_provider_launch.operators._values import texts_in
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
 from tests.airflow import support
@@ -567,3 +570,54 @@ def test_a_file_is_searched_for_marks_once(tmp_path, monkeypatch) -> None:
     Code([getattr(kind, f"method_{number}") for number in range(9)])
 
     assert len(walked) == 1
+
+
+TABLE = "TABLE = {str(i): 'v%d' % i for i in range(12000)}\n"
+LARGE = {
+    "classes": "".join(f"class M{i}:\n    def of_{i}(self, a_{i}, b_{i}):\n        return M0\n" for i in range(900)),
+    "base": f"class Base:\n    {TABLE}"
+    + "".join(f"class M{i}(Base):\n    def get(self):\n        return M{i}, self.TABLE\n" for i in range(300)),
+    "decorated": "import functools\n"
+    + TABLE
+    + "def keep(function, table=TABLE):\n    @functools.wraps(function)\n    def wrapper(*args):\n"
+    + "        return table, function(*args)\n    return wrapper\nclass M0:\n"
+    + "".join(f"    @keep\n    def m{i}(self):\n        return {i}\n" for i in range(300)),
+    "settings": "class Place:\n    def __init__(self, root):\n        self.root = root\n"
+    + TABLE
+    + "".join(f"S{i} = Place(TABLE)\ndef h{i}():\n    return S{i}.root\n" for i in range(300))
+    + "class M0:\n    def __init__(self):\n        return "
+    + ", ".join(f"h{i}()" for i in range(300))
+    + "\n",
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_module_is_read_in_little_time(tmp_path, monkeypatch, kind: str) -> None:
+    """Each value and each class is read once, whatever names it."""
+    (tmp_path / f"own_large_{kind}.py").write_text(LARGE[kind])
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(f"own_large_{kind}")
+    function = module.M0 if kind != "classes" else module.M0.of_0
+    began = time.process_time()
+    code = Code([function])
+    found = pieces_of([module.M0], [], code.is_of_author) if kind == "settings" else code.texts
+    sys.modules.pop(module.__name__)
+
+    assert time.process_time() - began < 1
+    assert kind == "classes" or "v11999" in found
+
+
+def test_the_paths_of_many_roles_are_searched_in_little_time() -> None:
+    code = Code(texts={*(f"text number {i}" for i in range(20_000)), "/opt/conf/a.yaml"})
+    began = time.process_time()
+
+    assert all(code.names("/opt/conf/a.yaml") for _ in range(100))
+    assert time.process_time() - began < 1
+
+
+def test_an_object_with_the_address_of_another_one_is_read() -> None:
+    """Python gives the address of an object that is gone to the next one."""
+    seen: dict[int, Any] = {}
+    texts = [texts_in([[str(i)]], lambda _: False, seen=seen) for i in range(100)]
+
+    assert texts == [{str(i)} for i in range(100)]

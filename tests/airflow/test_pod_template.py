@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseOperator, task
 
+from airflow_provider_launch.operators import _request
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow import support
@@ -104,6 +106,77 @@ def test_a_template_of_the_administrator_is_opened(template, monkeypatch, where:
         task = LaunchAppOperator(task_id="t", app=app, launch_conn_id="place", unavailable_for_s=0)
 
     assert '"pool": "ours"' in "\n".join(run_task(task, FakeExecutionApi()).lines)
+
+
+def comp(word: str = "") -> AppDef:
+    return AppDef("app", [Role("sh", "i", entrypoint="x", args=[word])])
+
+
+@pytest.mark.parametrize("how", ["xcom", "template", "mapping", "expand", "row", "builtin", "app", "launch", "python"])
+@pytest.mark.parametrize("option", ["by_role", "byRole"])
+def test_a_template_in_a_json_text_of_a_run_is_not_opened(template, monkeypatch, how: str, option: str) -> None:
+    """Text is cast before locations are checked, also if the app may name any file."""
+    given = {"sh": {"pod_template": str(template)}}
+    monkeypatch.setitem(support.RUN, "conf", {"given": given})
+    api = FakeExecutionApi()
+    cfg: Any = {option: json.dumps(given)}
+    api.xcoms["make", "return_value"] = [cfg] if how == "expand" else [{"cfg": cfg}] if how == "row" else cfg
+    base: dict[str, Any] = {"task_id": "t", "launch_conn_id": "place", "unavailable_for_s": 0}
+    written = {"component": f"{__name__}:comp", "component_args": {"word": "a"}}
+    with a_dag() as dag:
+        dag.fileloc = str(template.parent / "dag.py")
+        cfg = BaseOperator(task_id="make").output
+        if how == "template":
+            cfg = {option: "{{ dag_run.conf['given'] | tojson }}"}
+        elif how == "mapping":
+            cfg = {option: {"sh": {"pod_template": "{{ dag_run.conf['given']['sh']['pod_template'] }}"}}}
+        if how == "expand":
+            made = LaunchAppOperator.partial(**base, **written).expand(cfg=cfg)
+        elif how == "row":
+            made = LaunchAppOperator.partial(**base, **written).expand_kwargs(cfg)
+        elif how == "launch":
+            made = task.launch(cfg=cfg, **base)(comp)().operator
+        elif how == "python":
+            made = task.launch_python(cfg=cfg, image="i", **base)(comp)().operator
+        elif how == "app":
+            made = LaunchAppOperator(app=comp(), cfg=cfg, **base)
+        elif how == "builtin":
+            made = LaunchAppOperator(component="utils.sh", component_args=["echo"], cfg=cfg, **base)
+        else:
+            made = LaunchAppOperator(cfg=cfg, **base, **written)
+    found = run_task(made, api, map_index=0 if how in {"expand", "row"} else -1)
+
+    assert found.state == "failed"
+    assert f"option pod_template names {str(template)!r}, which is not written in the DAG file" in str(found.error)
+
+
+@pytest.mark.parametrize("kind", ["by_role", "build_host"])
+def test_an_option_that_a_check_does_not_know_opens_nothing_of_a_run(template, monkeypatch, kind: str) -> None:
+    """Whatever the scheduler opens for an option is checked once more, without the freedom of the app."""
+    if kind == "by_role":
+        monkeypatch.setattr(_request, "with_pod_templates", lambda cfg, *_: cfg)
+    api = FakeExecutionApi()
+    own = {"pod_template": str(template)} if kind == "by_role" else {kind: "tcp://other.example:1"}
+    api.xcoms["make", "return_value"] = {"by_role": json.dumps({"sh": own})}
+    with a_dag():
+        made = LaunchAppOperator(
+            task_id="t",
+            launch_conn_id="place",
+            unavailable_for_s=0,
+            component=f"{__name__}:comp",
+            component_args={"word": "a"},
+            cfg=BaseOperator(task_id="make").output,
+        )
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert "which is not written in the DAG file" in str(found.error)
+
+
+def test_a_template_in_a_json_text_of_the_dag_file_is_opened(template) -> None:
+    found = ran(template.parent, by_role='{"main": {"pod_template": "pod.yaml"}}')
+
+    assert '"tty": true' in "\n".join(found.lines)
 
 
 def test_a_missing_template_is_named(template) -> None:

@@ -258,6 +258,52 @@ def test_a_function_that_maps_the_output_of_a_task_is_code_of_the_author(secret,
     assert mapped(api, made).logged("hush-token") is is_written
 
 
+class Apps:
+    """Methods that make the app of a mapped task."""
+
+    def __init__(self, overlay: str) -> None:
+        self.overlay = overlay
+
+    def of_object(self, word: str) -> dict[str, Any]:
+        return app_dict(self.overlay)
+
+    @classmethod
+    def of_class(cls, word: str) -> dict[str, Any]:
+        return app_dict(str(PLACES[0]))
+
+
+PLACES: list[Path] = []
+
+
+@functools.lru_cache
+def cached_app(word: str) -> dict[str, Any]:
+    return app_dict(str(PLACES[0]))
+
+
+@pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
+@pytest.mark.parametrize("kind", ["method", "class method", "cached", "library"])
+def test_a_method_that_maps_the_output_of_a_task_is_code_of_the_author(
+    secret, monkeypatch, how: str, kind: str
+) -> None:
+    monkeypatch.setattr(f"{__name__}.PLACES", [secret])
+    cached_app.cache_clear()
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = ["a"] if kind != "library" else [app_dict(str(secret))]
+    function: Any = {
+        "method": Apps(str(secret)).of_object,
+        "class method": Apps.of_class,
+        "cached": cached_app,
+        "library": copy.copy,
+    }[kind]
+    with a_dag():
+        part, given = LaunchAppOperator.partial(task_id="t", **OPEN), make().map(function)  # type: ignore[attr-defined]
+        made = part.expand(app=given) if how == "expand" else part.expand_kwargs(given.map(lambda app: {"app": app}))
+    found = mapped(api, made)
+
+    # In a row the last step is a lambda, which is code of the author.
+    assert found.logged("hush-token") is (kind != "library" or how == "expand_kwargs")
+
+
 def test_an_operator_of_an_installed_package_is_one_of_an_author(secret, tmp_path, monkeypatch) -> None:
     """Also a class whose module does not name ours."""
     package = tmp_path / "site-packages" / "acme_operators"
@@ -430,6 +476,35 @@ class OfText(LaunchAppOperator):
         super().__init__(component="components/{}/own.py:made".format("".join(map(str, kind))), **kwargs)
 
 
+CODES = {"al", "ba", "ck", "co", "de", "up", "usa"}
+
+
+class OfCodes(LaunchAppOperator):
+    """It names a table of short texts."""
+
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        self.is_known = kind in CODES
+        super().__init__(component=f"components/{kind}/own.py:made", **kwargs)
+
+
+class OfGuard(LaunchAppOperator):
+    """It tests for steps out of a folder, and forgets some."""
+
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        if kind in {"../..", "..", "~"} and kwargs.get("is_strict", False):
+            raise ValueError(kind)
+        super().__init__(component=f"components/{kind}/own.py:made", **kwargs)
+
+
+class OfSystem(LaunchAppOperator):
+    """It names an attribute of a module, and another module with more of them."""
+
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
+        self.hint, self.sep = tempfile.gettempdir(), SimpleNamespace(template="")
+        self.word = self.sep.template
+        super().__init__(component=f"components/{kind}/own.py:made", **kwargs)
+
+
 @pytest.mark.parametrize("how", ["expand", "expand_kwargs"])
 @pytest.mark.parametrize(
     ("operator", "kind", "file"),
@@ -443,8 +518,17 @@ class OfText(LaunchAppOperator):
         (OfMarks, True, "dags/components/True/own.py"),
         (OfSlice, "secret", "dags/components/se/own.py"),
         (OfText, [1, 2], "dags/components/12/own.py"),
+        (OfCodes, "code", "dags/components/code/own.py"),
+        (OfCodes, "backup", "dags/components/backup/own.py"),
+        (OfCodes, "usaal", "dags/components/usaal/own.py"),
+        (OfGuard, "..", "dags/own.py"),
+        (OfGuard, "../..", "own.py"),
+        (OfSystem, "tmp", "dags/components/tmp/own.py"),
     ],
-    ids=["folders", "home", "dots", "letters", "accent", "number", "true", "slice", "joined"],
+    ids=[
+        *("folders", "home", "dots", "letters", "accent", "number", "true", "slice", "joined"),
+        *("codes", "three codes", "long code", "guard", "guard of two", "attribute of a module"),
+    ],
 )
 def test_no_value_of_a_run_makes_the_name_of_a_component(
     tmp_path, monkeypatch, operator: Any, kind: Any, file: str, how: str
@@ -478,11 +562,23 @@ def module_of(kind: str) -> str:
     return f"acme_pieces.{kind}"
 
 
+class Components:
+    suffix = "_of_settings:made"
+
+    def name(self, kind: str) -> str:
+        return f"acme_pieces.{kind}{self.suffix}"
+
+
+COMPONENTS = Components()
+
+
 class OfPieces(LaunchAppOperator):
     kinds: ClassVar[dict[str, str]] = {"first": "train"}
     version = 2
 
-    def __init__(self, *, how: str, data: str, package: str = "acme_pieces", name: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *, how: str, data: str, package: str = "acme_pieces", name: str = "", folder: str = "", **kwargs: Any
+    ) -> None:
         self.data = data
         components = {
             "default": f"{package}.train:made",
@@ -495,6 +591,10 @@ class OfPieces(LaunchAppOperator):
             "percent": "%s.train:%s" % (package, "made"),  # noqa: UP031 - an old form
             "argument": f"acme_pieces.{name}:made",
             "lower case": f"acme_pieces.{name.lower()}:made",
+            "path": f"{Path(folder) / 'acme_pieces' / 'train.py'}:made",
+            "version": f"{PACKAGE}.v{self.version}:made",
+            "settings": COMPONENTS.name("train"),
+            "function": f"{PACKAGE}.{of_name.__name__}:made",
         }
         super().__init__(component=components[how], **kwargs)
 
@@ -504,6 +604,7 @@ class OfPieces(LaunchAppOperator):
     ("how", "given"),
     [
         *((how, {}) for how in ("default", "variable", "attribute", "number", "helper", "format", "percent")),
+        *((how, {}) for how in ("path", "version", "settings", "function")),
         ("enum", {"name": "train"}),
         ("argument", {"name": "train"}),
         ("lower case", {"name": "TRAIN"}),
@@ -513,7 +614,8 @@ def test_pieces_of_the_author_make_the_name_of_a_component_with_any_data(
     tmp_path, monkeypatch, how: str, given: dict[str, str], data: str
 ) -> None:
     (tmp_path / "acme_pieces").mkdir()
-    for file in ("train", "train2"):
+    given = {**given, "folder": str(tmp_path)}
+    for file in ("train", "train2", "v2", "train_of_settings", "of_name"):
         (tmp_path / "acme_pieces" / f"{file}.py").write_text(MADE.format(tmp_path / "imported"))
     monkeypatch.syspath_prepend(str(tmp_path))
     api = FakeExecutionApi()
@@ -533,6 +635,27 @@ def test_a_long_name_of_a_component_is_searched_in_little_time() -> None:
     assert consists_of("ab" * 500, pieces)
     assert not consists_of("ab" * 499 + "x", pieces)
     assert not consists_of("ab" * 501, pieces)
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces", "is_made"),
+    [
+        ("jobs/v2.py", ["jobs/", "v", "2", ".py"], True),
+        ("jobs.v2:made", ["jobs", ".v", "2", ":made"], True),
+        ("jobs.v22:made", ["jobs", ".v", "2", ":made"], False),
+        ("jobs.al2:made", ["jobs", ".al", "2", ":made"], False),
+        ("jobs.al/eu:made", ["jobs", ".", "al", "/", "eu", ":made"], True),
+        ("jobs.aleu:made", ["jobs", ".", "al", "eu", ":made"], False),
+        ("jobs/../a.py", ["jobs/", "..", "/a.py"], False),
+        ("jobs/../a.py", ["jobs/.", "./a.py"], False),
+        ("jobs/../a.py", ["jobs/..", "/a.py"], True),
+        ("~/jobs/a.py", ["~", "/jobs/a.py"], False),
+        ("~/jobs/a.py", ["~/jobs", "/a.py"], True),
+        ("jobs/a..b.py", ["jobs/", "a", "..", "b", ".py"], True),
+    ],
+)
+def test_short_pieces_do_not_make_words(name: str, pieces: list[str], is_made: bool) -> None:
+    assert consists_of(name, pieces) is is_made
 
 
 class OfAuthor(LaunchAppOperator):
