@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from enum import Enum
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
@@ -112,8 +113,9 @@ def check_json(value: Any, path: str, later: Callable[[Any], bool] = lambda _val
     """
     try:
         for wrong, at, cure in _wrong_parts(value, path, later):
-            # The value may be a secret.
-            raise InvalidAppError(f"argument {at} is a {type(wrong).__name__}, which JSON cannot hold; {cure}")
+            # Other values may be secrets.
+            text = f" ({_short(wrong)})" if isinstance(wrong, (int, float, date)) else ""
+            raise InvalidAppError(f"argument {at} is a {type(wrong).__name__}{text}, which JSON cannot hold; {cure}")
     except RecursionError:
         raise InvalidAppError(f"argument {path} contains itself, which JSON cannot hold; pass its parts") from None
 

@@ -96,10 +96,11 @@ def _check_builds(given: Any, ours: Mapping[str, Any], schema: runopts, sources:
         if known == BY_ROLE and isinstance(value, Mapping):
             for own in value.values():
                 _check_builds(own, ours, schema, sources)
-        if known not in {_BUILD_HOST, _IMAGE_REPO} or not value or value == ours.get(known):
+        if known not in {_BUILD_HOST, _IMAGE_REPO} or (value or None) == (ours.get(known) or None):
             continue
+        # Without a value the worker would build on its own engine, in place of the connection's.
         # Docker takes an address without a scheme for one of TCP. It is not a path.
-        text = str(value)
+        text = str(value or None)
         address = f"docker://{text}" if known == _IMAGE_REPO else text if "://" in text else f"tcp://{text}"
         sources.check_option(text, address, f"option {known}")
 

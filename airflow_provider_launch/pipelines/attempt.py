@@ -294,7 +294,7 @@ class Attempt:
         from airflow_provider_launch._airflow import redact
 
         record = self.record
-        # The last lines of the app may have secrets that only their value tells.
+        # The last lines of the app may have secrets that are known by their value alone.
         record.error = masked_text(str(redact(str(error) or type(error).__name__)))[:4000]
         status = getattr(error, "status", None)
         if status is not None:

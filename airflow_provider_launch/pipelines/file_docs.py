@@ -36,7 +36,9 @@ def _section(path: Path, folder: Path) -> str:
     # No absolute path: it differs between hosts and versions of a bundle, and would make versions of the DAG.
     name = Path(os.path.relpath(path, folder)).as_posix()
     try:
-        text = masked_yaml(read_text(path))
+        text = read_text(path)
+        # Masking takes longer for larger files.
+        text = masked_yaml(text) if len(text) <= LARGEST_SHOWN else text
     except (OSError, ValueError, yaml.YAMLError) as error:
         # It changed after it was read, and the next parse reports that.
         return f"`{name}` cannot be shown: {type(error).__name__}\n"

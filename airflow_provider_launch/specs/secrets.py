@@ -25,7 +25,8 @@ _TOKEN_AS_USER = re.compile(
 """A token in place of a user name, which is shorter or consists of words, as a rule."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(
-    r"(?<![\w.\-])-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?\]?[ \t]*(?P<sep>=(?!=)|:)(?P<gap>[ \t]*)"
+    r"(?<![\w.\-])(?:(?<=\])\.)?-{0,2}(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?\]?[ \t]*(?P<sep>=(?!=)|:)"
+    r"(?P<gap>[ \t]*)"
 )
 _FLAG_IN_TEXT = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)(?:[ \t]|\\\r?\n)+(?!-)")
 _FLAG_IN_LIST = re.compile(r"(?<![\w.\-])--?(?P<name>[A-Za-z][\w.\-]*)\\*[\"'][ \t]*,\s*(?=\\*[\"'](?!-))")
@@ -59,12 +60,13 @@ _LARGEST_NUMBER = 3
 """Characters of the number of parts of a function."""
 _REFERENCE = re.compile(r"\$(?:\w+|\{\w+\})?")
 """A shell variable, or a macro or parameter: its value is masked where it is set."""
-_FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
-_ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_+][\w.\-+]*)=(?P<value>.+)$", re.DOTALL)
-_NO_VALUE = re.compile(r"(?:no|ask|with|without|skip|use|enable|disable|prompt|show)[_\-]|.*[_\-](?:stdin|prompt)\Z")
-"""Flags without a value, such as `--password-stdin`."""
-_LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w\-+/=]{16,}")
-"""A value of such a flag: `--use_auth_token hf_x1` has one in some programs."""
+_FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*(?:\[\w*\][\w.\-]*)*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
+_ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_+][\w.\-+]*(?:\[\w*\][\w.\-+]*)*)=(?P<value>.+)$", re.DOTALL)
+_NO_VALUE = re.compile(r"(?:ask|with|use|enable|prompt|show)[_\-]")
+"""Flags without a value in most programs, such as `--use-auth-token`."""
+_SWITCH = re.compile(r"(?:no|without|skip|disable)[_\-]|.*[_\-](?:stdin|prompt)\Z")
+_LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_]{16,}(?:[.\-][A-Za-z0-9_\-]+)*={0,2}")
+"""A value of a flag that is a switch in other programs: `--use_auth_token hf_x1`."""
 _DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?[\-=][\"']?(?P<value>[^}\"'\s]{1,1000})")
 """`${NAME:-value}` of a shell."""
 _HEADER_FLAG = re.compile(r"(?:-\w{0,9}H|--header)[ =]{0,2}[\"']?\Z")
@@ -271,11 +273,13 @@ def _masked_below(value: Any, name: str, by_name: bool, keep: Keep) -> Any:
     found: dict[Any, Any] = {}
     for key, each in value.items():
         kind = kind_of(f"{name}_{key}")
-        if kind is Kind.NONE:
+        is_certain = kind_of(name) is Kind.CERTAIN
+        if kind is Kind.NONE and not is_certain:
             found[key] = _masked_part(each, str(key), by_name, keep)
         else:
             # `token: {file: /run/t}` is as `token_file: /run/t`.
-            found[key] = _masked_below(each, f"{name}_{key}"[-200:] if kind is Kind.ABOUT else name, by_name, keep)
+            is_about = kind in (Kind.ABOUT, Kind.NONE)
+            found[key] = _masked_below(each, "token_file" if is_about else name, by_name, keep)
     return found
 
 
@@ -289,8 +293,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
     for arg in args:
         found = _FLAG.match(arg) or _ASSIGNED.match(arg)
         is_flag = bool(found) and arg.startswith("-")
-        is_value = not is_flag and bool(hide_next)
-        if is_value and (not _NO_VALUE.match(hide_next) or _LIKE_A_TOKEN.fullmatch(arg)):
+        if hide_next and not is_flag and _takes(hide_next, arg):
             yield arg, 0, hide_next
             hide_next = ""
         elif before in ("-H", "--header") and (header := _other_header(arg)):
@@ -309,6 +312,13 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
                     hide_next = name
             yield arg, hidden, name
         before = arg
+
+
+def _takes(flag: str, value: str) -> bool:
+    """Return whether the next text is the value of a flag, unlike that after `--password-stdin`."""
+    if _SWITCH.match(flag):
+        return False
+    return not _NO_VALUE.match(flag) or bool(_LIKE_A_TOKEN.fullmatch(value))
 
 
 def _other_header(text: str) -> re.Match[str] | None:
@@ -426,11 +436,10 @@ def _values_after(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
         name = found["name"]
         if not is_secret_name(name):
             continue
-        is_flag = pattern is not _PAIR and bool(_NO_VALUE.match(name))
         is_yaml = pattern is _PAIR and "\n" in found[0]
         position = Position.LINE if is_yaml else Position.FLOW
         for start, end in values_in_text(text, found.start(), at, position, is_json=False):
-            if is_flag and not _LIKE_A_TOKEN.fullmatch(text, start, end):
+            if pattern is not _PAIR and not _takes(name, text[start:end]):
                 break
             at = end
             # In `option("--token", "token")` the second text is a name, too.

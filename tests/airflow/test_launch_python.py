@@ -467,7 +467,7 @@ def of_context(ti):
             ({"a": [dt.date(2026, 1, 1)]}, []),
             r"argument lr\['a'\]\[0\] is a date \(.*; use .isoformat\(\)",
         ),
-        (train, (Path("/x"), []), r"argument lr is a PosixPath .*; use str\(\)"),
+        (train, (Path("/x"), []), r"argument lr is a PosixPath, .*; use str\(\)"),
         (train, (float("inf"), []), "argument lr is a float"),
         (of_context, (), "parameter 'ti' of 'of_context' is a part of Airflow's context that stays on the worker"),
     ],
@@ -488,7 +488,7 @@ DAY = dt.date(2026, 1, 1)
     ("expand", "text"),
     [
         (lambda f: f.expand(lr=[0.1, {"a": [DAY]}]), r"argument lr\[1\]\['a'\]\[0\] is a date .*; use .isoformat\(\)"),
-        (lambda f: f.expand(lr={"a": 1, "b": Path("/x")}), r"argument lr\['b'\] is a PosixPath .*; use str\(\)"),
+        (lambda f: f.expand(lr={"a": 1, "b": Path("/x")}), r"argument lr\['b'\] is a PosixPath, .*; use str\(\)"),
         (lambda f: f.expand(lr={DAY: 1}), r"argument lr, key datetime.date\(2026, 1, 1\), is a date"),
         (lambda f: f.expand(lr=(1, float("nan"))), r"argument lr\[1\] is a float \(nan\)"),
         (

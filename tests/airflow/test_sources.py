@@ -520,6 +520,26 @@ def test_an_engine_that_no_run_names_builds(monkeypatch, tmp_path, where: str) -
     assert "no.sock" in str(found.error)
 
 
+@pytest.mark.parametrize("option", ["build_host", "image_repo"])
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_run_does_not_remove_an_option_of_the_connection(monkeypatch, tmp_path, option: str, value: object) -> None:
+    """Otherwise the worker would build on its own engine."""
+    ours = {"image_repo": "registry.example/x", "build_host": f"unix://{tmp_path}/no.sock"}
+    extra = {"host": "tcp://127.0.0.1:9", **ours}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = {option: value}
+    with a_dag():
+        app = AppDef("app", [Role("main", "i", entrypoint="x")])
+        made = LaunchAppOperator(
+            task_id="t", app=app, workspace=str(tmp_path), cfg=BaseOperator(task_id="make").output,
+            launch_conn_id="place", unavailable_for_s=0,
+        )  # fmt: skip
+    found = run_task(made, api)
+
+    assert f"option {option} names 'None', which {REFUSED}" in str(found.error)
+
+
 @pytest.mark.parametrize("host", ["10.255.255.1:2375", "127.0.0.1:9", "localhost:9"])
 def test_an_address_without_a_scheme_is_not_a_path(monkeypatch, tmp_path, host: str) -> None:
     """Docker takes it for one of TCP, also if the directory of the worker is allowed."""

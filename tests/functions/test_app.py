@@ -142,12 +142,12 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (PurePosixPath("/x"), r"argument x is a PurePosixPath \(PurePosixPath\('/x'\)\), which JSON cannot hold; use str"),
-        ({"a": [{1}]}, r"argument x\['a'\]\[0\] is a set .*, which JSON cannot hold; use sorted\(\)"),
+        (PurePosixPath("/x"), r"argument x is a PurePosixPath, which JSON cannot hold; use str"),
+        ({"a": [{1}]}, r"argument x\['a'\]\[0\] is a set, which JSON cannot hold; use sorted\(\)"),
         ({1: 2}, r"argument x, key 1, is a int \(1\), which JSON cannot hold; use texts as keys"),
         (float("nan"), r"argument x is a float \(nan\), which JSON cannot hold; use None, or a text"),
         (b"x", "pass a text, or the address of the data"),
-        (Kind.A, r"argument x is a Kind \(.*\), which JSON cannot hold; use .value"),
+        (Kind.A, r"argument x is a Kind, which JSON cannot hold; use .value"),
         (Resource(1, 0, 1), r"use dataclasses.asdict\(\)"),
         (object(), "pass texts, numbers, lists and dicts, or the address of the data"),
         (LOOP, "argument x contains itself"),

@@ -204,6 +204,8 @@ def test_all_texts_below_a_name_are_hidden() -> None:
     assert hidden_in_document(given, by_name=True).keys() == {"hush", "hush-a", "hush-b", "hunter2"}
     assert masked_document({"token": {"file": "/run/x"}}, by_name=True) == {"token": {"file": "***"}}
     assert hidden_in_document({"token": {"file": "/run/x"}, "auth": {"type": "oauth2"}}, by_name=True) == {}
+    for key in ("backend", "store", "public_key", "cache_key", "id"):
+        assert hidden_in_document({"db_pass": {key: "hunter2"}}, by_name=True) == {"hunter2": True}
 
 
 def test_the_name_of_a_pair_may_be_any_text() -> None:
@@ -384,6 +386,9 @@ KEY = "MIIhunter2" * 6
         ("UID=sa;PWD={hun}}ter2};b=c", "UID=sa;PWD={***};b=c"),
         ("x --use_auth_token hunter2hunter2abc y", "x --use_auth_token *** y"),
         ("x --use-auth-token train y", "x --use-auth-token train y"),
+        ("x --use-auth-token eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.x-y y", "x --use-auth-token *** y"),
+        ("x --no-token hunter2hunter2abc y", "x --no-token hunter2hunter2abc y"),
+        ("x --set env[0].password=hunter2 y", "x --set env[0].password=*** y"),
         ("Server=s;Password=hunter2,Rv9;Encrypt=yes", "Server=s;Password=***;Encrypt=yes"),
         ('a: b\npassword: hunter2"x y', "a: b\npassword: ***"),
         ("user: me\npassword: hunter2,Rv9!zq (x) # c\nb: c", "user: me\npassword: *** # c\nb: c"),
@@ -431,6 +436,9 @@ def test_secrets_inside_of_a_text_are_hidden(text: str, shown: str) -> None:
         (["-H", "Authorization: Bearer hunter2"], ["-H", "Authorization: ***"]),
         (["-H", "PRIVATE-TOKEN:hunter2"], ["-H", "PRIVATE-TOKEN:***"]),
         (["--use_auth_token", "hunter2hunter2abc"], ["--use_auth_token", "***"]),
+        (["--use-auth-token", "data/imagenet2012/val"], ["--use-auth-token", "data/imagenet2012/val"]),
+        (["--use-auth-token", "experiment-2024-run1"], ["--use-auth-token", "experiment-2024-run1"]),
+        (["env[0].password=hunter2", "--a.b[0].password=hunter2"], ["env[0].password=***", "--a.b[0].password=***"]),
         (["-H", "X-Api-Key: hunter2", "-H", "Accept: text/html"], ["-H", "X-Api-Key: ***", "-H", "Accept: text/html"]),
     ],
 )
