@@ -123,3 +123,51 @@ def test_lines_of_a_plug_in_show_no_secret(write) -> None:
     task._launched({})
 
     assert redact("it is of-this-line and of-an-arg") == "it is *** and ***"
+
+
+RECORDED = """
+    executor: local
+    parameters: {}
+    dag:
+      start_at: one
+      steps:
+        one: {type: task, command_type: shell, command: COMMAND, returns: NAMES, next: success}
+    """
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("""'echo ''{"db_pass": {"prod": "hush-1"}}'' > $LAUNCH_RESULT_PATH'""", "[db_pass]"),
+        ("'export A_TOKEN=hush-12345; echo connected with $A_TOKEN >&2; exit 3'", "[]"),
+    ],
+    ids=["nested value", "last lines"],
+)
+def test_the_record_of_an_attempt_shows_no_secret(write, test_dag, command: str, names: str) -> None:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    ran = test_dag(dag_from_file(write(RECORDED.replace("COMMAND", command).replace("NAMES", names)), "recorded"))
+    with create_session() as session:
+        found = session.query(XComModel).filter_by(key="attempt", run_id=ran.run.run_id, dag_id="recorded")
+        records = [str(each.value) for each in found]
+
+    assert records
+    assert "***" in str(records)
+    assert "hush" not in str(records)
+
+
+def test_a_run_does_not_push_out_the_secrets_of_an_app_in_the_file(write) -> None:
+    from airflow.sdk.log import redact
+
+    app = '{name: a, roles: [{name: r, image: "", entrypoint: x, args: ["export DB_PASS=hush-of-file; {{ params.text }}"]}]}'
+    step = f"{{type: task, command_type: app, app: {app}, next: success}}"
+    text = f"executor: local\nparameters: {{text: x}}\ndag:\n  start_at: one\n  steps:\n    one: {step}\n"
+    task = dag_from_file(write(text), "places").get_task("one")
+    many = " ".join(f"pwd=a{number:03}x" for number in range(300))
+    run = SimpleNamespace(conf={}, run_id="r")
+    context: Any = {"params": {"text": many}, "dag_run": run, "task": task, "dag": task.dag}
+
+    task.render_template_fields(context)
+
+    assert redact("it is hush-of-file") == "it is ***"
