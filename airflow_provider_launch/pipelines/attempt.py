@@ -358,5 +358,5 @@ def _masked(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {str(key): _masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_masked(item, name) for item in value]
+        return [_masked(item) for item in value]
     return masked_text(str(redact(value))) if isinstance(value, str) else value

@@ -1,6 +1,6 @@
 """The value after a name in a text: shell, connection string, YAML, JSON or header.
 
-Each function takes linear time in the text that it returns, or a constant one.
+Each function reads the text that it returns, and little more: a search for all names of a text takes linear time.
 """
 
 from __future__ import annotations
