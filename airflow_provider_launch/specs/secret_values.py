@@ -25,8 +25,8 @@ _CALL = re.compile(r"\([^\n]{0,200}\)")
 _INDEXED = re.compile(r"[A-Za-z_][\w.]*\[(?:\w*\])?")
 _ANNOTATION = re.compile(r"[ \t]*(?:Optional\[)?(?:str|bytes|SecretStr)\]?(?:[ \t]*\|[ \t]*None)?[ \t]*=[ \t]*")
 """The type of a variable in Python, before its value."""
-_DEFAULT = re.compile(r"\$\{\w+:?[\-=](?P<value>[^}\s]{1,1000})\}")
-"""`${NAME:-default}` of a shell."""
+DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?[\-=][\"']?(?P<value>[^}\"'\s]{1,1000})")
+"""`${NAME:-value}` of a shell."""
 _IN_CONNECTION_STRING = re.compile(r"\{(?P<braces>(?:[^}\n]|\}\}){1,1000})\}(?!\})|(?P<plain>[^\s\"';\\]{1,1000})")
 _NEXT_IN_CONNECTION_STRING = re.compile(r";[A-Za-z][\w ]{0,40}=")
 _SHELL = ("&&", "||", "$(", "`")
@@ -113,7 +113,7 @@ def _in_shell(text: str, at: int, begin: int) -> Range | None:
     if span is None:
         return None
     start, end = span
-    if default := _DEFAULT.match(text, start):
+    if default := DEFAULT.match(text, start):
         return default.span("value")
     if start != at:
         return span  # in quotes
@@ -205,45 +205,48 @@ def _without_comment(line: str) -> str:
     return line.rstrip()
 
 
+def _lines(text: str, at: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the depth of each line that is not empty, and start and end of the text in it."""
+    while at < len(text):
+        end = _line_end(text, at)
+        line = text[at:end].rstrip()
+        if line:
+            yield _depth(line), at + _depth(line), at + len(line)
+        at = end + 1
+
+
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
 def _block(text: str, at: int, indent: int) -> Iterator[Range]:
     """Yield the lines of a block as one value."""
-    first = last = -1
-    while at < len(text):
-        end = _line_end(text, at)
-        line = text[at:end].rstrip()
-        if line.strip():
-            if _depth(line) <= indent:
-                break
-            first, last = (first if first >= 0 else at + _depth(line)), at + len(line)
-        at = end + 1
-    if first >= 0:
-        yield first, last
+    found: list[Range] = []
+    for depth, start, end in _lines(text, at):
+        if depth <= indent:
+            break
+        found.append((start, end))
+    if found:
+        yield found[0][0], found[-1][1]
 
 
 def _below(text: str, at: int, indent: int) -> Iterator[Range]:
     """Yield the items of a list, or the text in the next line."""
     is_first = True
-    while at < len(text):
-        end = _line_end(text, at)
-        line = _without_comment(text[at:end])
-        depth = _depth(line)
-        content = line[depth:]
-        if content and not content.startswith("#"):
-            is_item = content.startswith("- ") and depth >= indent
-            content = content[2:].lstrip() if is_item else content
-            # A mapping has names of its own.
-            is_mapping = ": " in content or content.endswith(":")
-            if is_mapping or not (is_item or (is_first and depth > indent)):
-                break
-            start = at + len(line) - len(content)
-            span = quoted_or_plain(text, start) if content[:1] in ("'", '"') else (start, at + len(line))
-            if span:
-                yield span
-            if not is_item:
-                break
-            is_first = False
-        at = end + 1
+    for depth, start, end in _lines(text, at):
+        content = _without_comment(text[start:end])
+        if not content or content.startswith("#"):
+            continue
+        is_item = content.startswith("- ") and depth >= indent
+        value = content[2:].lstrip() if is_item else content
+        # A mapping has names of its own.
+        is_mapping = ": " in value or value.endswith(":")
+        if is_mapping or not (is_item or (is_first and depth > indent)):
+            return
+        begin = start + len(content) - len(value)
+        span = quoted_or_plain(text, begin) if value[:1] in ("'", '"') else (begin, begin + len(value))
+        if span:
+            yield span
+        if not is_item:
+            return
+        is_first = False

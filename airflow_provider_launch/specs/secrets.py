@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch.specs.secret_names import Kind, is_ordinary, is_secret_name, kind_of
-from airflow_provider_launch.specs.secret_values import Position, values_in_text
+from airflow_provider_launch.specs.secret_values import DEFAULT, Position, values_in_text
 
 MASK = "***"
 FUNCTION_VARIABLES = "LAUNCH_FUNCTION_"
@@ -67,8 +67,6 @@ _NO_VALUE = re.compile(r"(?:ask|with|use|enable|prompt|show)[_\-]")
 _SWITCH = re.compile(r"(?:no|without|skip|disable)[_\-]|.*[_\-](?:stdin|prompt)\Z")
 _LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_]{16,}(?:[.\-][A-Za-z0-9_\-]+)*={0,2}")
 """A value of a flag that is a switch in other programs: `--use_auth_token hf_x1`."""
-_DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?[\-=][\"']?(?P<value>[^}\"'\s]{1,1000})")
-"""`${NAME:-value}` of a shell."""
 _HEADER_FLAG = re.compile(r"(?:-\w{0,9}H|--header)[ =]{0,2}[\"']?\Z")
 _HEADER_IN_LIST = re.compile(r"(?P<name>[A-Za-z][\w.\-]*):[ \t]*(?P<value>.+)\Z", re.DOTALL)
 _SHORT_FLAG = "-p"
@@ -187,6 +185,11 @@ def _keep_named(name: str | None, value: str, keep: Keep) -> None:
             for start, end in values_in_text(value, 0, 0, Position.FLOW, is_json=True):
                 if not is_ordinary(name, value[start:end]):
                     keep(value[start:end], True)
+        # Several keys, such as an old and a new one.
+        elif "," in value:
+            for part in value.split(","):
+                if not is_ordinary(_NAME_OF_SHORT_FLAG, part):
+                    keep(part, False)
     # A program may print a part of the value, such as the password of an address.
     _masked(value, keep)
 
@@ -337,7 +340,7 @@ def _spans(text: str, *, is_prose: bool) -> list[Span]:
     if any(mark in text for mark in "=:"):
         found += [*_url_spans(text), *_inline_spans(text, is_prose=is_prose), *_values_after(_PAIR, text)]
     if "${" in text:
-        defaults = [each for each in _DEFAULT.finditer(text) if is_secret_name(each["name"])]
+        defaults = [each for each in DEFAULT.finditer(text) if is_secret_name(each["name"])]
         found += [(*each.span("value"), each["name"]) for each in defaults]
     if "-" in text and not is_prose:
         found += [*_values_after(_FLAG_IN_TEXT, text), *_values_after(_FLAG_IN_LIST, text), *_key_spans(text)]

@@ -196,6 +196,12 @@ def test_the_items_of_a_variable_are_searched() -> None:
     assert hidden_in_env({"API_KEYS": value}) == {value: True, "hunter2": True, "word-two": True}
 
 
+def test_several_keys_in_a_variable_are_searched() -> None:
+    found = hidden_in_env({"FERNET_KEY": "Xk9vQz1,pW7new2", "API_KEYS": "hello,world"})
+
+    assert {*found} == {"Xk9vQz1,pW7new2", "Xk9vQz1", "pW7new2", "hello,world"}
+
+
 def test_all_texts_below_a_name_are_hidden() -> None:
     given = {"db_pass": {"prod": "hush", "other": ["hush-a", None, ["hush-b", 1]]}, "auth": ["kerberos", "hunter2"]}
     shown = masked_document(given, by_name=True)
