@@ -22,6 +22,10 @@ LARGEST_SHOWN = 64 * 1024
 """Characters of a file that are shown, because the DAG with its documentation is a row of Airflow's database."""
 _NAMES_ONLY = "secrets"
 """The field of a step whose values name secrets."""
+_DATA = "parameters"
+"""The field below which names have no meaning for a pipeline."""
+Part = tuple[yaml.Node, str, bool]
+"""An item, key or value; the text in its place, if it is a secret; whether it is below the field with data."""
 _COMMENT = re.compile(r"#[# \t-]*([^\n]*)")
 
 
@@ -67,10 +71,10 @@ def masked_yaml(text: str) -> str:
 
 def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and new text of the parts with secrets, and add the span of each scalar to a list."""
-    waiting = [] if root is None else [root]
+    waiting = [] if root is None else [(root, False)]
     seen = set()
     while waiting:
-        node = waiting.pop()
+        node, is_data = waiting.pop()
         # An alias is the node of its anchor.
         if id(node) in seen:
             continue
@@ -86,9 +90,9 @@ def _replacements(root: yaml.Node | None, text: str, scalars: list[tuple[int, in
                 yield start, end, masked
             continue
         is_list = isinstance(node, yaml.SequenceNode)
-        for part, masked in _items(node) if is_list else _values(node):
+        for part, masked, is_below in (_items if is_list else _values)(node, is_data):
             if not masked:
-                waiting.append(part)
+                waiting.append((part, is_below))
             else:
                 seen.add(id(part))
                 begin, stop = part.start_mark.index, part.end_mark.index
@@ -100,29 +104,27 @@ def _space_at_end(text: str) -> str:
     return text[len(text.rstrip()) :]
 
 
-def _items(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
-    """Yield each item, and the text in place of an argument with a secret: also of one after `--password`."""
-    if not all(map(_is_text, node.value)):
-        yield from ((item, "") for item in node.value)
-        return
-    texts = [item.value for item in node.value]
-    for item, text, masked in zip(node.value, texts, masked_args(texts), strict=True):
-        yield item, "" if masked == masked_text(text) else masked
+def _items(node: yaml.Node, is_data: bool) -> Iterator[Part]:
+    """Yield the parts of a list, also with masks for arguments such as the one after `--password`."""
+    texts = [item.value for item in node.value if _is_text(item)]
+    shown = iter(masked_args(texts))
+    for item in node.value:
+        masked = next(shown) if _is_text(item) else ""
+        yield item, "" if not masked or masked == masked_text(item.value) else masked, is_data
 
 
-def _values(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
-    """Yield each key and value, and the text in place of the value of a secret."""
+def _values(node: yaml.Node, is_data: bool) -> Iterator[Part]:
     own = next((value.value for key, value in node.value if key.value in ("name", "Name", "key", "Key")), "")
     for key, value in node.value:
-        yield key, ""
+        yield key, "", is_data
         # `{name: PASSWORD, value: x}` is the form of variables in a pod.
         name = own if key.value in ("value", "Value") else key.value
-        if key.value == _NAMES_ONLY and not _is_text(value):
+        if key.value == _NAMES_ONLY and not _is_text(value) and not is_data:
             for part in value.value:
-                yield from ((each, "") for each in (part if isinstance(part, tuple) else (part,)))
+                yield from ((each, "", False) for each in (part if isinstance(part, tuple) else (part,)))
         else:
             is_secret = isinstance(name, str) and is_secret_name(name) and value.value
-            yield value, MASK if is_secret else ""
+            yield value, MASK if is_secret else "", is_data or key.value == _DATA
 
 
 def _is_text(node: yaml.Node) -> bool:

@@ -126,6 +126,8 @@ def test_a_file_that_has_changed_since_it_was_read_is_named(module, tmp_path, co
         ("command: 'export DB_PASS=''hush'' && run'\n", 'command: "export DB_PASS=\'***\' && run"\n'),
         ("command: >\n  run --password\n  hush\nb: c\n", 'command: "run --password ***\\n"\nb: c\n'),
         ("parameters: {secrets: hush}\n", "parameters: {secrets: ***}\n"),
+        ("parameters: {secrets: {db: x, list: [x]}}\n", "parameters: {secrets: ***}\n"),
+        ("list: [--password, x, {a: b}, 1]\n", "list: [--password, ***, {a: b}, 1]\n"),
         # Names of secrets are none.
         ("secrets: {TOKEN: my_variable}\nlist: {secrets: [token]}\n", None),
         ("token:\nempty: {password: }\n", None),
