@@ -73,11 +73,24 @@ def with_workspace(
             if sources is not None:
                 # The argument is written in the DAG file also if a function builds the app.
                 check = sources.check if workspace is None or role is not roles[0] else sources.check_option
-                for given, path in zip(role.workspace.projects, below.projects, strict=True):
+                for path, given in below.items():
                     check(given, path, f"the workspace of role {role.name!r}")
-            role.workspace = below
+            role.workspace = Workspace({path: role.workspace.projects[given] for path, given in below.items()})
     return dataclasses.replace(app, roles=roles)
 
 
-def _below(workspace: Workspace, directory: Path) -> Workspace:
-    return Workspace({str(directory / Path(path).expanduser()): target for path, target in workspace.projects.items()})
+def _below(workspace: Workspace, directory: Path) -> dict[str, str]:
+    """Return the path of each directory of a workspace, and how it is written.
+
+    Raises:
+        InvalidAppError: two name the same directory.
+    """
+    found: dict[str, str] = {}
+    for given in workspace.projects:
+        path = str(directory / Path(given).expanduser())
+        if path in found:
+            raise InvalidAppError(
+                f"the workspace names the directory {path} twice, as {found[path]!r} and {given!r}; keep one of them"
+            )
+        found[path] = given
+    return found

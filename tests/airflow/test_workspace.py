@@ -53,6 +53,14 @@ def test_a_workspace_of_a_wrong_type_fails_the_parse(dag_folder, workspace):
         task(dag_folder, workspace)
 
 
+def test_a_directory_that_is_named_twice_is_refused(dag_folder):
+    """Only one of the two targets could win."""
+    ran = run_task(task(dag_folder, {"project": "a", "./project": "b"}), FakeExecutionApi())
+
+    assert ran.state == "failed"
+    assert f"the workspace names the directory {dag_folder / 'project'} twice, as 'project' and" in str(ran.error)
+
+
 def test_a_scheduler_that_mirrors_nothing_refuses(dag_folder, monkeypatch):
     """A replica that runs without its code fails later, and elsewhere."""
     monkeypatch.setenv("AIRFLOW_CONN_PLUGIN", '{"conn_type": "launch", "extra": {"scheduler": "fake"}}')
