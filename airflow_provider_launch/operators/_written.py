@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import XComArg
-
 from airflow_provider_launch._task.mapped import arguments_of_airflow
+from airflow_provider_launch.operators._authors import classes_of_authors, functions_of_map
 from airflow_provider_launch.operators._masks import register_elements
 from airflow_provider_launch.operators._sources import strings_in
-from airflow_provider_launch.operators._values import file_of, functions_in, module_of
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-_OURS = __name__.partition(".")[0]
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+"""A string in JSON."""
 
 
 @dataclass
@@ -79,21 +79,12 @@ def _may_make(written: Written, name: str) -> bool:
 
 def written_for_operator(task: Any, mapped: Any) -> Written:
     """Return the authors' part of a mapped task: its partial arguments, and the values of its input in the file."""
-    return _written_in_partial(task, mapped, _functions_of_map(mapped), of_function=False)
+    return _written_in_partial(task, mapped, functions_of_map(mapped), of_function=False)
 
 
 def written_for_function(task: Any, mapped: Any) -> Written:
     """Return the same for a function, whose arguments are mapped."""
     return _written_in_partial(task, mapped, [], of_function=True)
-
-
-def _functions_of_map(mapped: Any) -> list[Any]:
-    """Return the functions of `.map()` that make an app, or a row with one: the authors wrote them."""
-    from airflow_provider_launch.operators._code import is_library
-
-    given = mapped.get("app") if isinstance(mapped, Mapping) else mapped
-    functions = getattr(given, "callables", ()) if isinstance(given, XComArg) else ()
-    return [each for each in functions if any(not is_library(own.__code__.co_filename) for own in functions_in(each))]
 
 
 def _written_in_partial(task: Any, mapped: Any, functions: Sequence[Any], *, of_function: bool) -> Written:
@@ -134,7 +125,7 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
     functions: list[Any] = [*makers]
     if getattr(kind, "_builds_app", False):
         functions += [each[name] for each in elements for name in _FUNCTIONS if callable(each.get(name))]
-    classes = _classes_of_authors(kind) if kind is not type(task) else []
+    classes = classes_of_authors(kind) if kind is not type(task) else []
     functions += classes
     found.is_built, found.is_app_made = bool(classes), bool(classes or makers)
     # A component with written arguments is free, unless the task is mapped and may have others.
@@ -151,11 +142,12 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
 
 
 def _strings_in_json(cfg: object) -> Iterator[str]:
-    """Yield the strings in options that are JSON texts, such as `by_role`."""
+    """Yield the strings in options that are JSON texts, such as `by_role`, also around a template."""
     for text in cfg.values() if isinstance(cfg, Mapping) else ():
         if isinstance(text, str) and text.lstrip()[:1] in {"{", "["}:
-            with contextlib.suppress(ValueError, RecursionError):  # a template
-                yield from strings_in(json.loads(text))
+            for found in _STRING.findall(text):
+                with contextlib.suppress(ValueError):
+                    yield from strings_in(json.loads(found))
 
 
 def _has_template(value: object) -> bool:
@@ -195,21 +187,3 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or type(value) in {str, int, float, bool}
-
-
-def _classes_of_authors(kind: type) -> list[type]:
-    """Return the class and its bases that an author wrote, whose functions Airflow calls with values of the run.
-
-    Classes of Python and of libraries do not count, except in installed packages that have such an operator.
-    """
-    from airflow_provider_launch.operators._code import is_library, package_of
-
-    bases = [base for base in kind.__mro__ if _root_of(base) not in {_OURS, "airflow", "builtins"}]
-    files = {base: file_of(module_of(base)) for base in bases}
-    operators = [base for base in bases if _OURS in map(_root_of, base.__mro__)]
-    packages = {each for base in operators for each in package_of(files[base])}
-    return [base for base in bases if not is_library(files[base]) or package_of(files[base]) & packages]
-
-
-def _root_of(kind: type) -> str:
-    return kind.__module__.partition(".")[0]

@@ -173,8 +173,9 @@ def test_an_option_that_a_check_does_not_know_opens_nothing_of_a_run(template, m
     assert "which is not written in the DAG file" in str(found.error)
 
 
-def test_a_template_in_a_json_text_of_the_dag_file_is_opened(template) -> None:
-    found = ran(template.parent, by_role='{"main": {"pod_template": "pod.yaml"}}')
+@pytest.mark.parametrize("end", ["}}", ', "node_selector": {{ params }} } }'])
+def test_a_template_in_a_json_text_of_the_dag_file_is_opened(template, end: str) -> None:
+    found = ran(template.parent, by_role='{"main": {"pod_template": "pod.yaml"' + end)
 
     assert '"tty": true' in "\n".join(found.lines)
 
