@@ -24,6 +24,7 @@ from typing import Any
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.util.paths import expanded
 
 # Hydra resolves a config more than once, and would read a `$` of a macro or of a value as its own interpolation. The
 # number is random, so that no text of a run contains a placeholder.
@@ -121,7 +122,7 @@ def _other(value: Any) -> Any:
 
 
 def _directory(config_dir: str) -> Path:
-    return Path(config_dir).expanduser().resolve()
+    return expanded(config_dir).resolve()
 
 
 def _composed(config_name: str, directory: Path, choices: list[str]) -> Any:

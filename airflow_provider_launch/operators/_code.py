@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from airflow_provider_launch.operators._sources import strings_in
+from airflow_provider_launch.operators._sources import is_mark, strings_in
 from airflow_provider_launch.operators._values import (
     attributes_of,
     file_of,
@@ -306,7 +306,7 @@ def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
             text = getattr(part, "value", None)
             if isinstance(part, ast.Name) and part.id.isupper():  # no parameter
                 text = variables.get(part.id)
-            if isinstance(text, str) and text and _is_mark(text):
+            if isinstance(text, str) and text and is_mark(text):
                 yield text
 
 
@@ -330,7 +330,7 @@ def is_joined(location: str, texts: Collection[str], starts: Collection[str] = (
     first, others = _known(frozenset(texts))
     ends = [*(match.start() for match in re.finditer("/", path)), len(path)]
     reached = [0]
-    for start in reached if len(ends) <= _MOST_PARTS and not _is_mark(path.rpartition("/")[2]) else ():
+    for start in reached if len(ends) <= _MOST_PARTS and not is_mark(path.rpartition("/")[2]) else ():
         for end in ends:
             part, known = path[start:end], others if start else first
             stem, dot, suffix = part.rpartition(".")
@@ -345,13 +345,8 @@ def is_joined(location: str, texts: Collection[str], starts: Collection[str] = (
 @functools.lru_cache(maxsize=2)
 def _known(texts: frozenset[str]) -> tuple[set[str], set[str]]:
     """Return the texts with which a path may begin, and its later parts."""
-    first = {_plain(text) for text in texts if not _is_mark(text)}
+    first = {_plain(text) for text in texts if not is_mark(text)}
     return first, {text.strip("/") for text in first} | ({".."} & texts)
-
-
-def _is_mark(text: str) -> bool:
-    """Return whether a text names no file by itself: code has many such as `/`, `.` and `..`."""
-    return not text.strip("/.~")
 
 
 def _plain(path: str) -> str:

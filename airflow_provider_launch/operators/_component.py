@@ -18,6 +18,7 @@ from airflow_provider_launch.specs.component_args import bound_args, gives_text
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
 from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.util.paths import expanded
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _BUILTIN = "airflow_provider_launch.components."
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
+_CONFIG = ("config_dir", "config_name")
+_UNSET = "\0"
 
 
 def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
@@ -67,35 +70,38 @@ def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> 
         return
     of_deployment = _defaults(task)
     arguments = _arguments(task.component_args)
-    given = bound_args(function, arguments, of_deployment).kwargs
-    defaults = bound_args(function, {}, {"config_name": "", **of_deployment}).kwargs
+    # A run may also restore a default over the author's argument.
+    given = bound_args(function, arguments, dict.fromkeys(_CONFIG, _UNSET)).kwargs
     texts = {*written.texts, *(written.code.texts if written.is_built and written.code else ())}
     # Also as a part of an argument: `--config_dir=conf`.
     texts |= {text.partition("=")[2] for text in texts if "{" not in text}
-    check_configs(function, {name: value for name, value in given.items() if value != defaults.get(name)}, texts)
+    check_configs(function, {name: value for name, value in given.items() if value != _UNSET}, texts, written.folders)
     if written.code is not None:
         written.code.texts.update(texts_of_config(function, arguments, of_deployment, written.texts))
 
 
-def check_configs(function: Callable[..., AppDef], given: Mapping[str, Any], written: Collection[str]) -> None:
+def check_configs(
+    function: Callable[..., AppDef], given: Mapping[str, Any], written: Collection[str], folders: Collection[str]
+) -> None:
     """Refuse configs of Hydra that a run names, because the worker calls the functions in them.
 
     Args:
         function: a component.
         given: its arguments by name.
         written: the texts in the file of the DAG or pipeline.
+        folders: marks such as `.` that the file has for a folder.
 
     Raises:
         InvalidAppError: directory or name is not written in the file.
     """
-    for name in ("config_dir", "config_name") if is_hydra(function) else ():
+    for name in _CONFIG if is_hydra(function) else ():
         if name in given:
             text = str(given[name])
             # As the component opens it. A name in its default directory is in no allowed folder.
-            location = str(Path(str(given.get("config_dir", ""))).expanduser().resolve())
+            location = str(expanded(str(given.get("config_dir", ""))).resolve())
             if name == "config_name":
                 location = f"{location}/{text.removesuffix('.yaml')}.yaml" if "config_dir" in given else f"name:{text}"
-            Sources(written).check(text, location, f"argument {name} of component 'utils.hydra'")
+            Sources(written, folders=folders).check(text, location, f"argument {name} of component 'utils.hydra'")
 
 
 def texts_of_config(
@@ -159,7 +165,7 @@ def refuse_missing_script(task: LaunchAppOperator, app: AppDef) -> None:
         return
     script = bound_args(function, _arguments(task.component_args), _defaults(task)).kwargs.get("script") or ""
     image = "" if role.image in {NONE, IMAGE} else role.image
-    directory = Path(image).expanduser().absolute()
+    directory = expanded(image).absolute()
     is_relative = "$" not in script and not Path(script).is_absolute()
     if script and is_relative and directory.is_dir() and not (directory / script).is_file():
         raise InvalidAppError(
@@ -223,7 +229,7 @@ def function_of(task: LaunchAppOperator, component: object = None) -> Callable[.
     dag = task.get_dag()
     # Relative to the DAG file, like every relative path in it, and not to the directory where Airflow was started.
     if colon and path.endswith(".py") and dag is not None and dag.fileloc:
-        module = Path(dag.fileloc).parent / Path(path).expanduser()
+        module = Path(dag.fileloc).parent / expanded(path)
         if module.is_file():
             name = f"{module}:{function}"
     return get_component(name).fn

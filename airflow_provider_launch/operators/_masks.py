@@ -16,6 +16,7 @@ from airflow_provider_launch._task.secrets import (
     register_some,
     register_written,
 )
+from airflow_provider_launch.operators._sources import roles_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
 
@@ -54,17 +55,12 @@ def register_field(rendered: Any, function: Callable[..., Any] | None = None, *,
 def register_texts(written: Any, rendered: Any) -> None:
     """Mask the secrets in variables and arguments of an app in the DAG file, before values of a run."""
     found = []
-    for given, made in zip(_roles_of(written), _roles_of(rendered), strict=False):
+    for given, made in zip(roles_of(written), roles_of(rendered), strict=False):
         with contextlib.suppress(Exception):  # an app that is not valid is refused later
             found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
             if isinstance(given.get("args"), list):
                 found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
     register_some(map(forms_of, found))
-
-
-def _roles_of(app: Any) -> list[Any]:
-    roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
-    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
 
 
 def with_masks(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.paths import expanded
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,7 +67,7 @@ def with_pod_templates(
 def _read(given: str, operator: LaunchAppOperator, context: Context | None, sources: Sources | None) -> Any:
     dag = operator.get_dag()
     place = Path(dag.fileloc).parent if dag and dag.fileloc else Path.cwd()
-    location = given if "://" in given else str(place / Path(given).expanduser())
+    location = given if "://" in given else str(place / expanded(given))
     if sources is not None:
         sources.check_option(given, location, f"option {TEMPLATE}")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.checkpoint_dir import (
@@ -64,7 +64,9 @@ def launch_options(
     # Cast first: a text such as the JSON of `by_role` would hide locations from the checks.
     given = with_pod_templates(hook.launch.cast_cfg(operator.cfg), operator, schema, context, sources)
     if sources is not None:
-        _check_builds(given, hook.merged_cfg(None), schema, sources)
+        written = operator._written  # noqa: SLF001 - part of the operator
+        emptied = {schema.registered_name(name) for name in (written.emptied if written else ())}
+        _check_builds(given, hook.merged_cfg(None), schema, sources, emptied)
     cfg = hook.merged_cfg(given)
     limit = operator.time_limit_s
     if limit is None:
@@ -82,7 +84,9 @@ def launch_options(
     return {**cfg, name: limit}
 
 
-def _check_builds(given: Any, ours: Mapping[str, Any], schema: runopts, sources: Sources) -> None:
+def _check_builds(
+    given: Any, ours: Mapping[str, Any], schema: runopts, sources: Sources, emptied: Collection[str | None]
+) -> None:
     """Refuse an engine or a repository that a run names: the workspace is sent there with the worker's logins.
 
     Args:
@@ -90,17 +94,28 @@ def _check_builds(given: Any, ours: Mapping[str, Any], schema: runopts, sources:
         ours: those of the administrator.
         schema: the options of the scheduler.
         sources: decides which addresses are allowed.
+        emptied: the options that the DAG file sets to nothing.
+
+    Raises:
+        InvalidAppError: one of them is of a run.
     """
     for name, value in given.items() if isinstance(given, Mapping) else ():
         known = schema.registered_name(str(name))
         if known == BY_ROLE and isinstance(value, Mapping):
             for own in value.values():
-                _check_builds(own, ours, schema, sources)
+                _check_builds(own, ours, schema, sources, emptied)
         if known not in {_BUILD_HOST, _IMAGE_REPO} or (value or None) == (ours.get(known) or None):
             continue
-        # Without a value the worker would build on its own engine, in place of the connection's.
+        if not value:
+            # The worker would build on its own engine, or the image would stay there.
+            if known not in emptied:
+                raise InvalidAppError(
+                    f"option {known} is empty, which would remove the one of the connection, and the DAG file does "
+                    f"not set it to nothing; write that there, or leave the option out"
+                )
+            continue
         # Docker takes an address without a scheme for one of TCP. It is not a path.
-        text = str(value or None)
+        text = str(value)
         address = f"docker://{text}" if known == _IMAGE_REPO else text if "://" in text else f"tcp://{text}"
         sources.check_option(text, address, f"option {known}")
 

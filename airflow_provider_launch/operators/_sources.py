@@ -30,6 +30,7 @@ class Sources:
         literals: the strings in the fields of the task in the DAG file. An app that is written there may name only
             these. None allows all, because no template was rendered.
         code: the texts that a function could name which builds the app.
+        folders: marks such as `.` that the file has for a folder; in `literals` they may have any meaning.
         is_free: the app of a component with arguments that are written in the DAG file may name all locations.
         are_options_built: whether the code also makes the options of the task.
     """
@@ -39,11 +40,13 @@ class Sources:
         literals: Collection[str] | None,
         code: Code | None = None,
         *,
+        folders: Collection[str] = (),
         is_free: bool = False,
         are_options_built: bool = False,
     ) -> None:
         self._are_options_built = are_options_built
         self._literals = literals
+        self._folders = folders
         self._code = code
         self._is_free = is_free or (literals is None and code is None)
 
@@ -72,7 +75,8 @@ class Sources:
 
     def check_option(self, given: str, location: str, what: str) -> None:
         """Do the same for an option of the task, which the DAG file contains also if a function builds the app."""
-        Sources(self._literals, self._code if self._are_options_built else None).check(given, location, what)
+        code = self._code if self._are_options_built else None
+        Sources(self._literals, code, folders=self._folders).check(given, location, what)
 
     def check_variables(self, app: AppDef) -> None:
         """Refuse variables that a text from a run would make a field of the pod, because such a text is data.
@@ -100,8 +104,33 @@ class Sources:
         )
 
     def _is_of_dag_file(self, location: str) -> bool:
-        is_written = self._is_free or location in (self._literals or ())
-        return is_written or (self._code is not None and self._code.names(location))
+        names = self._folders if is_mark(location) else self._literals or ()
+        return self._is_free or location in names or (self._code is not None and self._code.names(location))
+
+
+def is_mark(text: str) -> bool:
+    """Return whether a text names no file by itself: a DAG file has many such as the empty one, `/` and `.`."""
+    return not text.strip("/.~")
+
+
+def folders_of(workspace: object, app: object) -> Iterator[str]:
+    """Yield the directories of the workspace of a task, in any of its forms, and of those of its app."""
+    for value in (workspace, *(role.get("workspace") for role in roles_of(app))):
+        projects = getattr(value, "projects", value)
+        if isinstance(projects, str):
+            yield projects
+            with contextlib.suppress(ValueError, AttributeError):
+                yield from Workspace.from_str(projects).projects
+        elif isinstance(projects, Mapping):
+            # In JSON, that of a role is `{"projects": {...}}`.
+            yield from filter(lambda path: isinstance(path, str), projects)
+            yield from projects["projects"] if isinstance(projects.get("projects"), Mapping) else ()
+
+
+def roles_of(app: Any) -> list[Any]:
+    """Return the fields of each role of an app, which may be a mapping; none if it is not valid."""
+    roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
+    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
@@ -139,7 +168,10 @@ def _allowed() -> list[str]:
 
 def _is_below(location: str, place: str) -> bool:
     """Return whether a location is the allowed place or below it; links are resolved first."""
-    given, allowed = urlsplit(location), urlsplit(place)
+    try:
+        given, allowed = urlsplit(location), urlsplit(place)
+    except ValueError:
+        return False
     if "::" in location:
         return False  # a chain of file systems, in which the first one fetches from any other
     if given.scheme in {"", "file"} or allowed.scheme in {"", "file"}:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.util.paths import expanded
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._sources import Sources
@@ -87,7 +88,7 @@ def _below(workspace: Workspace, directory: Path) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for given in workspace.projects:
-        path = str(directory / Path(given).expanduser())
+        path = str(directory / expanded(given))
         if path in found:
             raise InvalidAppError(
                 f"the workspace names the directory {path} twice, as {found[path]!r} and {given!r}; keep one of them"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._authors import classes_of_authors, functions_of_map
 from airflow_provider_launch.operators._masks import register_elements
-from airflow_provider_launch.operators._sources import strings_in
+from airflow_provider_launch.operators._sources import folders_of, is_mark, strings_in
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FIELDS = ("app", "workspace", "component", "component_args", "cfg", "op_args", "op_kwargs", "python_callable")
 _FUNCTIONS = ("app", "python_callable")
 _BY_NAME = ("component_args", "op_kwargs")
+_ARGUMENTS = ("component_args", "op_args", "op_kwargs")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 """A string in JSON."""
 
@@ -31,6 +32,10 @@ class Written:
 
     texts: set[str] = field(default_factory=set)
     """The strings in the fields of the task."""
+    folders: set[str] = field(default_factory=set)
+    """The directories of its workspaces, and marks such as `.` among its arguments."""
+    emptied: set[str] = field(default_factory=set)
+    """The options that it sets to nothing."""
     code: Code | None = None
     """The texts that a function could name which builds the app."""
     components: set[str] = field(default_factory=set)
@@ -88,7 +93,8 @@ def written_for_function(task: Any, mapped: Any) -> Written:
 
 
 def _written_in_partial(task: Any, mapped: Any, functions: Sequence[Any], *, of_function: bool) -> Written:
-    base = {**(task.dag.default_args if task.dag else {}), **task.partial_kwargs}
+    groups = [each for each in (task.dag, task.task_group) if each is not None]
+    base = {name: value for each in groups for name, value in (each.default_args or {}).items()} | task.partial_kwargs
     base = {name: value for name, value in base.items() if name not in arguments_of_airflow()}
     base["python_callable"] = getattr(task, "python_callable", None)
     rows: list[Mapping[str, Any]]
@@ -114,11 +120,19 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
         for name, value in element.items():
             # The name of an argument is not a path.
             is_by_name = name in _BY_NAME and isinstance(value, Mapping)
-            found.texts.update(strings_in([*value.values()] if is_by_name else value))
-            found.texts.update(_strings_in_json(value) if name == "cfg" else ())
+            texts = {*strings_in([*value.values()] if is_by_name else value)}
+            found.texts.update(texts, _strings_in_json(texts) if name == "cfg" else ())
+            found.folders.update(_marks_in(texts) if name in _ARGUMENTS else ())
+        found.folders.update(folders_of(element.get("workspace"), element.get("app")))
+        cfg = element.get("cfg")
+        options = cfg.items() if isinstance(cfg, Mapping) else ()
+        found.emptied.update(str(name) for name, value in options if value is None or value == "")
     for group in task.iter_mapped_task_groups():
         given = group._expand_input.value  # noqa: SLF001 - Airflow has no other way
-        found.texts.update(strings_in([*given.values()] if isinstance(given, Mapping) else given))
+        texts = {*strings_in([*given.values()] if isinstance(given, Mapping) else given)}
+        found.texts.update(texts, _strings_in_json(texts))
+        found.folders.update(_marks_in(texts))
+    found.texts |= found.folders
     found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
     found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
     kind = getattr(task, "operator_class", type(task))
@@ -141,13 +155,19 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
     return found
 
 
-def _strings_in_json(cfg: object) -> Iterator[str]:
-    """Yield the strings in options that are JSON texts, such as `by_role`, also around a template."""
-    for text in cfg.values() if isinstance(cfg, Mapping) else ():
-        if isinstance(text, str) and text.lstrip()[:1] in {"{", "["}:
+def _strings_in_json(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the strings in texts that are JSON, such as the option `by_role`, also around a template."""
+    for text in texts:
+        if text.lstrip()[:1] in {"{", "["}:
             for found in _STRING.findall(text):
                 with contextlib.suppress(ValueError):
                     yield from strings_in(json.loads(found))
+
+
+def _marks_in(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the marks that may stand for a folder; also of `--config_dir=.`."""
+    for text in texts:
+        yield from (part for part in (text, text.partition("=")[2]) if part and is_mark(part))
 
 
 def _has_template(value: object) -> bool:

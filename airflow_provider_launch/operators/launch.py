@@ -588,7 +588,9 @@ class LaunchAppOperator(BaseOperator):
         is_free = self.component is not None and any(self.component_args == each for each in written.args)
         # Code of the author may also make it of the mapped values.
         code = written.code if self._is_app_made or written.is_app_made else None
-        return Sources(written.texts, code, is_free=is_free, are_options_built=written.is_built)
+        return Sources(
+            written.texts, code, folders=written.folders, is_free=is_free, are_options_built=written.is_built
+        )
 
 
 def _as_app(value: Any) -> AppDef:

@@ -35,6 +35,7 @@ from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.settings import LAUNCH_HOME
 from airflow_provider_launch.specs.secret_names import is_secret_name
 from airflow_provider_launch.specs.secrets import MASK, masked_document, masked_text
+from airflow_provider_launch.util.paths import expanded
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -197,7 +198,7 @@ class Attempt:
 
     def _base(self) -> Path:
         given = self._place.settings.data_dir
-        base = Path(given).expanduser() if given else LAUNCH_HOME("pipelines", "data")
+        base = expanded(given) if given else LAUNCH_HOME("pipelines", "data")
         return private_folder(base, is_volume=bool(given))
 
     def _name(self) -> str:

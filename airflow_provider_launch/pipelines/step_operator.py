@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -14,6 +13,7 @@ from airflow_provider_launch._airflow import BaseHook, TaskDeferred, mask_secret
 from airflow_provider_launch.links.launch import RequestLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
+from airflow_provider_launch.util.paths import expanded
 
 if TYPE_CHECKING:
     import jinja2
@@ -244,13 +244,14 @@ class StepOperator(LaunchAppOperator):
 
     def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
-        from airflow_provider_launch.operators._sources import strings_in
+        from airflow_provider_launch.operators._sources import folders_of, is_mark, strings_in
         from airflow_provider_launch.operators._written import Written
 
         place = self._placement()
         ours = place.settings.env, place.options
         fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
-        self._written = Written({*strings_in(fields)})
+        folders = {*folders_of(self.workspace, self.step.app), *filter(is_mark, strings_in(self.step.args))} - {""}
+        self._written = Written({*strings_in(fields)}, folders)
         if self.step.command_type == "app":  # other steps name no files, and need no code
             from airflow_provider_launch.operators._code import Code
 
@@ -263,7 +264,7 @@ class StepOperator(LaunchAppOperator):
 
         assert self._written is not None
         texts = self._written.texts
-        check_configs(component, given, texts)
+        check_configs(component, given, texts, self._written.folders)
         if is_hydra(component):
             self._written.code = Code(texts={*texts, *texts_of_config(component, given, {}, texts)})
         else:
@@ -286,10 +287,10 @@ class StepOperator(LaunchAppOperator):
             folder = (self.model.folder / given.code_dir).resolve()
             Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
         if not self._is_written(given.data_dir, written.data_dir):
-            folder = Path(given.data_dir).expanduser().resolve()
+            folder = expanded(given.data_dir).resolve()
             # The start of a template, as in `/data/{{ run_id }}`.
             start = written.data_dir.partition("{")[0].rpartition("/")[0]
-            if not start or not folder.is_relative_to(Path(start).expanduser().resolve()):
+            if not start or not folder.is_relative_to(expanded(start).resolve()):
                 Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
         return is_written
 

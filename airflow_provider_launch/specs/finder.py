@@ -24,6 +24,7 @@ from airflow_provider_launch.specs.file_linter import ComponentFunctionValidator
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.util import entrypoints
 from airflow_provider_launch.util.modules import import_attr
+from airflow_provider_launch.util.paths import expanded
 from airflow_provider_launch.util.plugin_registry import PluginType, registry
 from airflow_provider_launch.util.strings import closest
 
@@ -107,7 +108,7 @@ class CustomComponentsFinder(ComponentsFinder):
             ComponentNotFoundException: the file does not exist, or has no such function after it has run.
             ComponentValidationException: its source is not valid.
         """
-        path = Path(self._path).expanduser()
+        path = expanded(self._path)
         if not path.is_file():
             raise ComponentNotFoundException(f"component file {self._path!r} does not exist (from {os.getcwd()!r})")  # noqa: PTH109 - text
         name = f"{self._path}:{self._name}"

@@ -10,13 +10,13 @@ import functools
 import warnings
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Imported at run time, because pydantic resolves the annotations of these dataclasses.
 from airflow_provider_launch.specs.resources import LATER, Resource
 from airflow_provider_launch.specs.sentinels import MISSING
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.util.paths import expanded
 from airflow_provider_launch.util.types import str_to_bool
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _mount(options: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
     if kind == MountType.VOLUME.value:
         return VolumeMount(src=src, dst_path=dst, read_only=read_only)
     if src.startswith("~"):
-        src = str(Path(src).expanduser())
+        src = str(expanded(src))
     return BindMount(src_path=src, dst_path=dst, read_only=read_only)
 
 

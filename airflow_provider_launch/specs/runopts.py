@@ -385,7 +385,7 @@ def _cast_collection(text: str, origin: type, args: tuple[Any, ...]) -> Any:
     if is_json or text.lstrip()[:1] in {"[", "{"}:
         try:
             value: Any = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cure = "in a template write `| tojson`, and in Python json.dumps"
             raise ValueError(f"{text!r} is not JSON ({error}); {cure}") from error
         if not isinstance(value, origin):

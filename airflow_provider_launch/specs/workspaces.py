@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.paths import expanded
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _LONGEST, _SHOWN = 64 * 1024, 200
@@ -59,7 +60,7 @@ class Workspace:
             if relative.is_absolute() or ".." in relative.parts:
                 msg = f"workspace target {target!r} of {project!r} is outside the workspace; give a path below it"
                 raise ValueError(msg)
-            source = Path(project).expanduser()
+            source = expanded(project)
             is_dir, found = source.is_dir(), root / relative
             if not is_dir and (not target or target.endswith("/") or (found.is_dir() and not found.is_symlink())):
                 relative /= source.name

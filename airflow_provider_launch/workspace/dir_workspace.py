@@ -7,11 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.util.paths import expanded
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 from airflow_provider_launch.workspace.files import WorkspaceFiles
 
@@ -62,7 +62,7 @@ class DirWorkspaceMixin(WorkspaceMixin[None]):
         return str(job_dir)
 
     def _copy(self, workspace: Workspace, directory: str, cfg: Mapping[str, Any]) -> None:
-        there = {path: target for path, target in workspace.projects.items() if Path(path).expanduser().exists()}
+        there = {path: target for path, target in workspace.projects.items() if expanded(path).exists()}
         for path in workspace.projects.keys() - there.keys():
             log.warning("workspace %r does not exist: nothing is copied", path)
         files = WorkspaceFiles.of(type(workspace)(there))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseOperator, task
+from airflow.sdk import BaseOperator, task, task_group
 
 from airflow_provider_launch.operators import _request
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -176,6 +176,23 @@ def test_an_option_that_a_check_does_not_know_opens_nothing_of_a_run(template, m
 @pytest.mark.parametrize("end", ["}}", ', "node_selector": {{ params }} } }'])
 def test_a_template_in_a_json_text_of_the_dag_file_is_opened(template, end: str) -> None:
     found = ran(template.parent, by_role='{"main": {"pod_template": "pod.yaml"' + end)
+
+    assert '"tty": true' in "\n".join(found.lines)
+
+
+def test_a_template_in_a_json_text_of_a_mapped_group_is_opened(template) -> None:
+    app = AppDef("app", [Role("main", "i", entrypoint="x")])
+    with a_dag() as dag:
+        dag.fileloc = str(template.parent / "dag.py")
+
+        @task_group
+        def each(options: Any) -> None:
+            LaunchAppOperator(
+                task_id="t", app=app, launch_conn_id="place", cfg={"by_role": options}, unavailable_for_s=0
+            )
+
+        each.expand(options=['{"main": {"pod_template": "pod.yaml"}}'])
+    found = run_task(dag.task_dict["each.t"], FakeExecutionApi(), map_index=0)
 
     assert '"tty": true' in "\n".join(found.lines)
 

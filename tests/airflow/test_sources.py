@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseOperator, task
+from airflow.sdk import BaseOperator, TaskGroup, task, task_group
 
 from airflow_provider_launch.operators._code import Code, is_joined
 from airflow_provider_launch.operators._sources import Sources, strings_in
@@ -537,7 +537,19 @@ def test_a_run_does_not_remove_an_option_of_the_connection(monkeypatch, tmp_path
         )  # fmt: skip
     found = run_task(made, api)
 
-    assert f"option {option} names 'None', which {REFUSED}" in str(found.error)
+    assert f"option {option} is empty, which would remove the one of the connection" in str(found.error)
+
+
+@pytest.mark.parametrize("cfg", [{"image_repo": None}, {"image_repo": ""}, {"build_host": None}])
+def test_the_dag_file_may_remove_an_option_of_the_connection(monkeypatch, tmp_path, cfg: dict[str, Any]) -> None:
+    ours = {"image_repo": "registry.example/x", "build_host": f"unix://{tmp_path}/no.sock"}
+    extra = {"host": "tcp://127.0.0.1:9", **ours}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+    found = ran(app=AppDef("app", [Role("main", "i", entrypoint="x", args=["{{ run_id }}"])]), cfg=cfg)
+
+    # It was not refused, and got as far as the engine.
+    assert "the Docker engine at tcp://127.0.0.1:9 does not answer" in str(found.error)
 
 
 @pytest.mark.parametrize("host", ["10.255.255.1:2375", "127.0.0.1:9", "localhost:9"])
@@ -772,6 +784,108 @@ def test_text_of_an_xcom_is_not_text_of_the_dag_file() -> None:
     assert {*strings_in(given, {id(seen)})} == {"a", "one", "c", "three", ""}
 
 
+def with_code(src: str, tag: str = "") -> AppDef:
+    """An app with a directory of the worker.
+
+    Args:
+        src: the directory.
+        tag: another argument.
+    """
+    role = Role("main", "", entrypoint="sh", args=["-c", f"find . -name '*.key'; echo {tag}"])
+    return AppDef("app", [dataclasses.replace(role, workspace=Workspace({src: "in"}))])
+
+
+@pytest.mark.parametrize("src", ["", "."])
+@pytest.mark.parametrize("how", ["component", "function", "app", "row"])
+def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch, how: str, src: str) -> None:
+    """It would be the one of the DAG file, and such texts have any meaning: here that of a target."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "private.key").write_text("hush")
+    monkeypatch.setitem(support.RUN, "conf", {"src": src})
+    api, given = FakeExecutionApi(), dataclasses.asdict(with_code("project"))
+    given["roles"].append({**given["roles"][0], "name": "other", "workspace": {"projects": {src: "in"}}})
+    api.xcoms["make", "return_value"] = [{"app": given}] if how == "row" else given
+    base: dict[str, Any] = {"launch_conn_id": "launch_local_default", "unavailable_for_s": 0}
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        output = BaseOperator(task_id="make").output
+        if how == "function":
+            made: Any = task.launch(**base)(with_code)("{{ dag_run.conf['src'] }}", tag="").operator
+        elif how == "component":
+            args = {"src": "{{ dag_run.conf['src'] }}", "tag": ""}
+            made = LaunchAppOperator(task_id="t", component=f"{__name__}:with_code", component_args=args, **base)
+        elif how == "app":
+            made = LaunchAppOperator(task_id="t", app=output, workspace={"project": ""}, **base)
+        else:
+            part = LaunchAppOperator.partial(task_id="t", workspace={"project": ""}, **base)
+            made = part.expand_kwargs(output)  # type: ignore[arg-type]
+    found = run_task(made, api, map_index=0 if how == "row" else -1)
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("private.key")
+
+
+@pytest.mark.parametrize("how", ["argument", "workspace", "app", "group"])
+def test_a_mark_in_the_dag_file_names_a_directory(tmp_path, how: str) -> None:
+    (tmp_path / "well.key").write_text("")
+    base: dict[str, Any] = {"task_id": "t", "launch_conn_id": "launch_local_default", "unavailable_for_s": 0}
+    text = "{{ run_id }}"
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        if how == "argument":
+            args = {"src": ".", "tag": text}
+            made: Any = LaunchAppOperator(component=f"{__name__}:with_code", component_args=args, **base)
+        elif how == "group":
+
+            @task_group
+            def each(src: Any) -> None:
+                LaunchAppOperator(component=f"{__name__}:with_code", component_args={"src": src, "tag": text}, **base)
+
+            each.expand(src=["."])
+            made = dag.task_dict["each.t"]
+        else:
+            app = with_code("." if how == "app" else "project", text)
+            made = LaunchAppOperator(app=app, workspace="." if how == "workspace" else None, **base)
+    found = run_task(made, FakeExecutionApi(), map_index=0 if how == "group" else -1)
+
+    assert found.error is None
+    assert found.logged("well.key")
+
+
+@pytest.mark.parametrize("given", [{"workspace": "src"}, {"component": "own.py:make"}])
+def test_a_mapped_task_has_what_its_group_sets(tmp_path, given: dict[str, Any]) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "own.py").write_text(
+        "from airflow_provider_launch.specs import AppDef, Role\n\n\n"
+        "def make(x: str = '1') -> AppDef:\n    return AppDef('a', [Role('r', '/', entrypoint='true')])\n"
+    )
+    kwargs = {} if "component" in given else {"app": AppDef("a", [Role("r", "", entrypoint="true")])}
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        with TaskGroup("g", default_args=given):
+            part = LaunchAppOperator.partial(task_id="t", launch_conn_id="launch_local_default", **kwargs)
+            made = part.expand(on_finish=["keep"])
+
+    assert run_task(made, FakeExecutionApi(), map_index=0).error is None
+
+
+@pytest.mark.parametrize("path", ["~nobody-here/x", "src/no"])
+def test_a_path_that_does_not_exist_is_named(tmp_path, path: str) -> None:
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        app = AppDef("a", [Role("r", "", entrypoint="true")])
+        made = LaunchAppOperator(task_id="t", app=app, workspace=path, launch_conn_id="launch_local_default")
+
+    assert f"workspace '{tmp_path / path}' does not exist" in str(run_task(made, FakeExecutionApi()).error)
+
+
+def test_an_address_that_is_none_is_in_no_allowed_place(monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", "https://place.example")
+
+    with pytest.raises(InvalidAppError, match=REFUSED):
+        Sources(()).check("http://[x", "http://[x", "option")
+
+
 def test_the_guard_ends_with_its_block(secret) -> None:
     with guarded(pytest.fail):
         pass
@@ -826,6 +940,36 @@ def test_the_directory_of_the_worker_allows_no_other_config_of_hydra(tmp_path, m
 
     assert REFUSED in str(found.error)
     assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("argument", ["--config_dir=", "-cd=", "--config_dir=.torchx", "--config_dir=."])
+def test_an_override_of_a_run_does_not_replace_the_directory_of_a_config(tmp_path, monkeypatch, argument: str) -> None:
+    """Neither by the default, nor by the directory of the worker, which an empty text means."""
+    cwd, own = tmp_path / "cwd", tmp_path / "own"
+    for folder in (cwd, cwd / ".torchx", own):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "one.yaml").write_text(f"app: {{_target_: builtins.open, _args_: [{tmp_path / 'opened'}, w]}}\n")
+    monkeypatch.chdir(cwd)
+    monkeypatch.setitem(support.RUN, "conf", {"override": argument})
+
+    found = ran(
+        component="utils.hydra", component_args=["-cd", str(own), "-cn", "one", "{{ dag_run.conf['override'] }}"]
+    )
+
+    assert REFUSED in str(found.error)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("args", [{"config_dir": ".", "config_name": "one"}, ["--config_dir=.", "-cn", "one"]])
+def test_the_directory_of_a_config_may_be_a_mark(tmp_path, monkeypatch, args: Any) -> None:
+    (tmp_path / "one.yaml").write_text("app: {_target_: builtins.dict}\nn: 0\n")
+    monkeypatch.chdir(tmp_path)
+    override = "n={{ params.n }}"
+
+    given = [*args, override] if isinstance(args, list) else {**args, "overrides": [override]}
+    found = ran(component="utils.hydra", component_args=given, params={"n": 1})
+
+    assert "must give an AppDef, not dict" in str(found.error)
 
 
 @pytest.mark.parametrize("names", [["config_dir"], ["config_name"], ["config_dir", "config_name"]])

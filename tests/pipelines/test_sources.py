@@ -105,6 +105,7 @@ app:
     ("args", "values"),
     [
         ("{config_dir: $path, config_name: c}", {"path": "FOLDER/other"}),
+        ("{config_dir: $path, config_name: c, overrides: ['']}", {"path": ""}),
         ("{config_dir: FOLDER, config_name: $path}", {"path": "d"}),
         ("{config_dir: \"{{ ti.xcom_pull()['values']['path'] }}\", config_name: c}", {"path": "FOLDER/other"}),
     ],

@@ -76,6 +76,7 @@ def test_text_is_cast_to_the_type(tp, text, value):
         (dict[str, str], "a:b,c", "'c'"),
         (dict, "[1]", "list"),
         (list, "{", "JSON"),
+        pytest.param(list, "[" * 100_000, "recursion", id="deep"),
         (list[str], "['a']", "tojson"),
         (list[str], '["a", "b"', "tojson"),
         (list[str], '{"a": "b"}', "dict"),
