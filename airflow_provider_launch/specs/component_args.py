@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from airflow_provider_launch.specs.errors import InvalidAppError, _shown
 from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.secrets import MASK, hidden_in_args
 from airflow_provider_launch.util.docstrings import google_docstring
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import (
@@ -42,6 +43,8 @@ def get_fn_docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return description or f"{name} has no docstring; write one, and its first lines are shown here", parameters
 
 
+_SHORTEST = 5
+"""Characters of a secret that an error hides."""
 _EMPTY = inspect.Parameter.empty
 
 
@@ -86,6 +89,7 @@ def namespace_of(
         raise ComponentUsageError(f"arguments of component {fn.__name__!r} must be a list of strings or a mapping")
     given = {**(defaults or {}), **(config or {})}
     parser = _parser(fn, given, is_open)
+    parser.hidden = [value for value in hidden_in_args(vector) if len(value) >= _SHORTEST]
     namespace = parser.parse_args([*vector])
     for name, parameter in _parameters(fn).items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -238,7 +242,12 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 class _Parser(argparse.ArgumentParser):
     """Parser that raises instead of ending the process."""
 
+    hidden: Sequence[str] = ()
+    """Secrets among the arguments."""
+
     def error(self, message: str) -> NoReturn:
+        for value in sorted(self.hidden, key=len, reverse=True):
+            message = message.replace(value, MASK)
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
         near = closest(unknown, self._option_string_actions) if unknown else None
         message += f"; did you mean {near!r}?" if near else ""
@@ -250,9 +259,7 @@ class _Help(argparse.Action):
         raise ComponentUsageError(parser.format_help().rstrip(), is_help=True)
 
 
-def _parser(
-    fn: Callable[..., Any], given: Mapping[str, Any], is_open: Callable[[Any], bool] | None = None
-) -> argparse.ArgumentParser:
+def _parser(fn: Callable[..., Any], given: Mapping[str, Any], is_open: Callable[[Any], bool] | None = None) -> _Parser:
     description, helps = get_fn_docstring(fn)
     parser = _Parser(
         prog=fn.__name__,

@@ -7,7 +7,7 @@ import re
 from enum import Enum
 
 # Every pattern of this module reads a name as its words in lower case: `dbPassword`, `db-password`, `DB_PASSWORD`.
-_BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-]")
+_BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-/]")
 _CERTAIN = re.compile(
     r"(?:\A|_)(?:[a-z0-9]*(?:passw(?:or)?ds?|passwd|passphrase|(?:api|access)_?keys?"
     r"|(?:account|private|signing|encryption|fernet)_?key"

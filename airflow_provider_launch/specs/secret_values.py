@@ -206,13 +206,14 @@ def _without_comment(line: str) -> str:
 
 
 def _lines(text: str, at: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the depth of each line that is not empty, and start and end of the text in it."""
+    """Yield the depth of each line that is not empty, and start and end of the text in it; a NUL ends the text."""
     while at < len(text):
         end = _line_end(text, at)
-        line = text[at:end].rstrip()
+        line, nul, _ = text[at:end].partition("\0")
+        line = line.rstrip()
         if line:
             yield _depth(line), at + _depth(line), at + len(line)
-        at = end + 1
+        at = len(text) if nul else end + 1
 
 
 def _depth(line: str) -> int:

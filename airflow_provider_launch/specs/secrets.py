@@ -65,7 +65,7 @@ _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_+][\w.\-+]*(?:\[\w*\][\w.\-+]*)*)=(?P
 _NO_VALUE = re.compile(r"(?:ask|with|use|enable|prompt|show)[_\-]")
 """Flags without a value in most programs, such as `--use-auth-token`."""
 _SWITCH = re.compile(r"(?:no|without|skip|disable)[_\-]|.*[_\-](?:stdin|prompt)\Z")
-_LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_]{16,}(?:[.\-][A-Za-z0-9_\-]+)*={0,2}")
+_LIKE_A_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_]{16,}(?:[.\-][A-Za-z0-9_.\-]*)?={0,2}")
 """A value of a flag that is a switch in other programs: `--use_auth_token hf_x1`."""
 _HEADER_FLAG = re.compile(r"(?:-\w{0,9}H|--header)[ =]{0,2}[\"']?\Z")
 _HEADER_IN_LIST = re.compile(r"(?P<name>[A-Za-z][\w.\-]*):[ \t]*(?P<value>.+)\Z", re.DOTALL)
@@ -269,6 +269,8 @@ def _masked_below(value: Any, name: str, by_name: bool, keep: Keep) -> Any:
         _keep_named(name, value, keep)
         return value and MASK
     if isinstance(value, (list, tuple)):
+        # One item may be the flag of the next.
+        _masked_args([each for each in value if isinstance(each, str)], keep)
         shown = [_masked_below(each, name, by_name, keep) for each in value]
         return MASK if shown and all(each == MASK for each in shown) else shown
     if not isinstance(value, Mapping):
@@ -282,7 +284,8 @@ def _masked_below(value: Any, name: str, by_name: bool, keep: Keep) -> Any:
         else:
             # `token: {file: /run/t}` is as `token_file: /run/t`.
             is_about = kind in (Kind.ABOUT, Kind.NONE)
-            found[key] = _masked_below(each, "token_file" if is_about else name, by_name, keep)
+            own = str(key) if kind_of(str(key)) is Kind.CERTAIN else name
+            found[key] = _masked_below(each, "token_file" if is_about else own, by_name, keep)
     return found
 
 

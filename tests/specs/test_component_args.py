@@ -252,6 +252,19 @@ def test_a_secret_is_not_shown():
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--api_key", "hunter2hush"], ["--api_key=hunter2hush"], ["--api_key=1", "--password", "hunter2hush"]]
+)
+def test_no_error_about_a_vector_shows_a_secret(arguments):
+    def login(api_key: int = 0) -> AppDef:
+        return kept(api_key=api_key)
+
+    with pytest.raises(InvalidAppError, match=r"\*\*\*") as caught:
+        build_app(login, arguments)
+
+    assert "hunter2hush" not in str(caught.value)
+
+
 def test_a_function_that_is_not_a_component_is_refused():
     def many(**kwargs: str) -> AppDef:
         return kept(**kwargs)
