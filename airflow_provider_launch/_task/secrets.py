@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import AppUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.secrets import (
     MASK,
@@ -46,6 +46,7 @@ _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest|apikey|geniekey|splunk|ssw
 _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_begin"})
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
+_LENGTH = 5
 _MOST_OF_PART = 16
 _MOST_ENDS = 50
 """Positions at which the end of a hidden part is searched."""
@@ -55,13 +56,8 @@ Place = Sequence[Any]
 """`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole."""
 
 
-def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
-    """Return the locations of the app's values that this process masks.
-
-    Args:
-        app: the rendered app.
-        copied: variables of the launcher that replicas inherit, by role.
-    """
+def places_of(app: AppDef) -> list[Place]:
+    """Return the locations of the values in a rendered app that this process masks."""
     found: list[Place] = []
     for role in app.roles:
         for kind, name, text in _texts(role):
@@ -72,9 +68,29 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
                       for value in by_name if value in text]  # fmt: skip
+    return found
+
+
+def places_in_copied(copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
+    """Return the same for variables of the launcher that replicas inherit, by role."""
+    found: list[Place] = []
     for role_name, env in copied.items():
         found += [[role_name, "copied", name, 0, None] for name, value in env.items() if hidden_in_env({name: value})]
         found += [[role_name, "copied", name, 0, None] for name, value in env.items() if any(hidden_spans(value))]
+    return found
+
+
+def checked_places(value: object) -> list[Place] | None:
+    """Return locations from a store that users can edit; None if they are not valid."""
+    if not isinstance(value, list) or not all(isinstance(place, list) and len(place) == _LENGTH for place in value):
+        return None
+    found: list[Place] = []
+    for role, kind, name, start, end in value:
+        numbers = [each for each in (start, end) if each is not None]
+        texts = isinstance(role, str) and isinstance(kind, str) and isinstance(name, (str, int))
+        if not texts or not all(type(each) is int and each >= 0 for each in numbers):
+            return None
+        found.append([role, kind, name, start, end])
     return found
 
 
@@ -104,7 +120,7 @@ def hidden_in_app(app: AppDef) -> dict[str, int]:
     """Return the values of an app that must be masked; also those in fields that only errors and the request show."""
     others = [app.metadata, *({name: each for name, each in vars(role).items() if name not in ("env", "args")}
                               for role in app.roles)]  # fmt: skip
-    return forms_of(hidden_in_document(others)) | hidden_values(app.roles, {}, places_of(app, {}))
+    return forms_of(hidden_in_document(others)) | hidden_values(app.roles, {}, places_of(app))
 
 
 def hidden_in_options(value: Any) -> dict[str, int]:
@@ -283,16 +299,25 @@ def _texts_of(value: Any) -> Iterator[str]:
             yield from _texts_of(each)
 
 
-def kept_values(scheduler: Scheduler[Any], app_id: str) -> dict[str, int]:
-    """Return the values with secret-like names of the app that the scheduler has; empty for an unknown app."""
-    native = scheduler.describe_native(app_id)
+def kept_values(scheduler: Scheduler[Any], app_id: str, places: Iterable[Place] = ()) -> dict[str, int]:
+    """Return the secrets of the app that the scheduler has; empty for an unknown app.
+
+    Args:
+        scheduler: where the app runs.
+        app_id: the app.
+        places: locations of those without a secret-like name.
+    """
+    native = None
+    # Without the right to read requests, the description has the roles.
+    with contextlib.suppress(SchedulerRejectedError):
+        native = scheduler.describe_native(app_id)
     app = getattr(native.request, "app_def", None) if native else None
     if app is None:
         response = scheduler.describe(app_id)
         roles = response.roles if response else []
     else:
         roles = app.roles
-    return hidden_values(roles, copied_variables(native), ())
+    return hidden_values(roles, copied_variables(native), places)
 
 
 def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, str]]:
@@ -309,8 +334,8 @@ def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, s
     return {name: dict(env) for name, env in found.items()}
 
 
-def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> None:
-    """Have Airflow mask the values in this process and its supervisor.
+def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> list[str]:
+    """Have Airflow mask the values in this process and its supervisor, and return those that it masks.
 
     Args:
         values: secrets of one app.
@@ -327,6 +352,7 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
             "total; have the program read long secrets from files",
             left_out, left_out + len(kept), _MOST, _MOST_CHARS,
         )  # fmt: skip
+    return kept
 
 
 def chosen(values: Iterable[str]) -> tuple[list[str], int]:

@@ -163,7 +163,8 @@ class TaskLog:
         """Show `***` for these texts of the app from now on, in addition to the masks of Airflow.
 
         A triggerer follows many apps for months. If their secrets were masks of Airflow, every line of every app would
-        be searched for all of them.
+        be searched for all of them. In a worker they are both: Airflow knows no order of its masks, so that a short one
+        could leave the rest of a longer one that starts with it.
         """
         ordered = sorted(values, key=len, reverse=True)
         self._secrets = ordered
@@ -217,8 +218,8 @@ class TaskLog:
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last traceback and lines of each replica by `role/replica`, each cut to a readable length."""
-        longest = _TAIL_CHARS + len(MASK)
-        return {key: [line[:longest] for line in replica.last_lines] for key, replica in self._replicas.items()}
+        longest, hidden = _TAIL_CHARS + len(MASK), self._hidden
+        return {key: [hidden(line[:longest]) for line in replica.last_lines] for key, replica in self._replicas.items()}
 
     def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
         """Return the last lines of these replicas, masked as in the log; without keys, of the latest writers."""
@@ -226,7 +227,7 @@ class TaskLog:
 
         tails = self.tails
         wanted = keys or [*tails][-_KEPT_TAILS:]
-        return {key: [self._hidden(str(redact(line))) for line in tails[key]] for key in wanted if tails.get(key)}
+        return {key: [str(redact(line)) for line in tails[key]] for key in wanted if tails.get(key)}
 
     @property
     def attempts(self) -> dict[str, int]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
+    from airflow_provider_launch._task.secrets import Place
     from airflow_provider_launch._task.task_run import OutageRetry
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -86,6 +87,11 @@ class Attempt:
         return (self._record.since or None) if self._record is not None else None
 
     @property
+    def places(self) -> list[Place] | None:
+        """The locations of secrets in the current app; None if unknown."""
+        return self._record.places if self._record is not None else None
+
+    @property
     def is_persistent(self) -> bool:
         """Whether another try can load what is saved."""
         return self._records.is_persistent
@@ -100,12 +106,13 @@ class Attempt:
 
     # ---- acquire ---------------------------------------------------------------------------------------------
 
-    def acquire(self, app: AppDef, cfg: Mapping[str, Any]) -> str:
+    def acquire(self, app: AppDef, cfg: Mapping[str, Any], places: list[Place]) -> str:
         """Adopt the app of an earlier try or launch one, and return its handle.
 
         Args:
             app: the app to launch.
             cfg: options for a launch.
+            places: the locations of its secrets.
         """
         app = with_counts(app, self._context, self._op.retries, time.time())
         # An app that was launched before an upgrade to Airflow 3.3 has no record either.
@@ -126,13 +133,13 @@ class Attempt:
             last = dataclasses.replace(
                 last, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
             )
-            if (handle := self._resume(last, app, cfg, digest)) is not None:
+            if (handle := self._resume(last, app, cfg, digest, places)) is not None:
                 return handle
         # Without a store the ids follow the number of the try, so that the next try finds them.
         number = last.attempt + 1 if last is not None and self.is_persistent else max(0, int(ti.try_number) - 1)
         record = Record(
             number, self._own_id(number), digest, self._hook.options.identity, clear_number, "intent",
-            max_tries=max_tries, retries=retries,
+            max_tries=max_tries, retries=retries, places=places,
         )  # fmt: skip
         return self._launch(app, cfg, record)
 
@@ -213,7 +220,9 @@ class Attempt:
                 "app %s did not end within `[launch] replace_wait_s` after it was cancelled", record.app_id
             )
 
-    def _resume(self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str) -> str | None:
+    def _resume(
+        self, record: Record, app: AppDef, cfg: Mapping[str, Any], digest: str, places: list[Place]
+    ) -> str | None:
         """Return the handle of the app of the last try; None if that app has ended and a new launch is due."""
         if record.value is not None:
             self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
@@ -233,7 +242,8 @@ class Attempt:
             return None
         if response is None or (record.state == "intent" and not is_terminal(response.state) and adopts):
             # The submission did not happen, or may have been interrupted: submit again under the same id.
-            return self._launch(app, cfg, dataclasses.replace(record, spec_hash=digest), was_intended=True)
+            again = dataclasses.replace(record, spec_hash=digest, places=places)
+            return self._launch(app, cfg, again, was_intended=True)
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         # Empty: found without a record.
         if record.spec_hash not in ("", digest):

@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
 
+from airflow_provider_launch._task.secrets import checked_places
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.util.untrusted import clean_json
 
 KEY = "launch"
 KILLED = "killed"
 _MOST_SECONDS = 1e12
+_CHECKED_LATER = frozenset({"value", "since", "places"})
 
 # Kubernetes allows 63 characters for `<app id>-<role>-<replica>`; the slug leaves room for the last two.
 _SLUG_LENGTH = 28
@@ -73,6 +75,8 @@ class Record:
 
     since: float = 0.0
     """Epoch seconds of the first submission, from which `start_limit_s` counts. 0: unknown."""
+    places: list[Any] | None = None
+    """The locations of secrets in the app, from `_task.secrets`. None: unknown."""
 
     @property
     def is_open(self) -> bool:
@@ -84,7 +88,7 @@ class Record:
         """Return the stored record; None if it is not valid, because users can edit the store in the UI."""
         if not isinstance(value, dict):
             return None
-        known = {item.name: value.get(item.name) for item in fields(cls) if item.name not in ("value", "since")}
+        known = {item.name: value.get(item.name) for item in fields(cls) if item.name not in _CHECKED_LATER}
         known |= {name: value.get(name, -1) for name in ("max_tries", "retries")}
         texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
         numbers = ("attempt", "clear_number", "max_tries", "retries")
@@ -94,10 +98,11 @@ class Record:
             return None
         if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
             return None
-        since, value = value.get("since"), value.get("value")
+        since, places, value = value.get("since"), checked_places(value.get("places")), value.get("value")
         if not isinstance(since, (int, float)) or isinstance(since, bool) or not 0 <= since < _MOST_SECONDS:
             since = 0.0
-        return cls(**known, value=value if isinstance(value, dict) else None, since=float(since))  # type: ignore[arg-type]  # each was checked above
+        value = value if isinstance(value, dict) else None
+        return cls(**known, value=value, since=float(since), places=places)  # type: ignore[arg-type]  # each was checked above
 
 
 class NextStep(Enum):

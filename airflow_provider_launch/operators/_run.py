@@ -17,10 +17,12 @@ from airflow_provider_launch._task.outcome import as_xcom, check_all_results, fi
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch._task.secrets import (
     Place,
+    checked_places,
     copied_variables,
     hidden_in_app,
     hidden_values,
     kept_values,
+    places_in_copied,
     places_of,
     register,
     shown_request,
@@ -35,7 +37,13 @@ from airflow_provider_launch.operators._request import launch_app, launch_option
 from airflow_provider_launch.operators._sources import strings_in
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
-from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, LaunchError, UnknownOutcomeError
+from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
+    AppStatusError,
+    AppUnavailableError,
+    LaunchError,
+    UnknownOutcomeError,
+)
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import create_checkpoint, delete_checkpoint
 from airflow_provider_launch.util.untrusted import clean_text
@@ -86,6 +94,8 @@ class OperatorRun(TaskRun):
         """Why an earlier part of this try has found that the app hangs; empty: it has not."""
         self._hangs = False
         """Whether such an app must still be cancelled."""
+        self._masked: list[str] | None = None
+        """The secrets of the app; None until they are known."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -123,14 +133,15 @@ class OperatorRun(TaskRun):
         app = op._app_for(app, self._hook.options.backend)  # noqa: SLF001 - for operators built on this one
         app = launch_app(app, op, self._ti, self._hook, sources)
         self._roles = app.roles
-        handle = attempt.acquire(app, cfg)
+        places = places_of(app)
+        handle = attempt.acquire(app, cfg, places)
         if op.do_xcom_push and op._pushes_app:  # noqa: SLF001 - for operators built on this one
             self._ti.xcom_push("handle", clean_text(handle))
         if attempt.value is not None:
             self._push_success(attempt.value)
             return attempt.value
         self._killer.check()
-        places = self._mask_secrets(app, cfg)
+        places = self._mask_secrets(app, cfg, places)
         if not op.wait:
             value = as_xcom(handle, self._wait_for_start(handle), roles=app.roles)
             self._push_success(value)
@@ -158,7 +169,8 @@ class OperatorRun(TaskRun):
                 raise LaunchError(f"the trigger did not find the app: {text}")
             self._op.ui_url = FollowProgress.from_json(event).url
             drop_request_link(self._op)
-            self._restore_request()
+            places = checked_places(event.get("secret_places")) or self._attempt.places or []
+            self._restore_request(places)
             self._killer.check()
             if reason == "deadline":
                 # The same error as that of `execution_timeout` on a worker. It cancels the app again, in case the
@@ -167,6 +179,9 @@ class OperatorRun(TaskRun):
             progress = self._continued(event, handle)
             if reason == "silent":
                 self._silent, self._hangs = text, True
+            if self._masked is None:
+                with contextlib.suppress(AppUnavailableError):
+                    self._retry(self._mask_kept, places)
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
 
     def _to_end(self, handle: str, progress: FollowProgress) -> dict[str, Any]:
@@ -252,10 +267,12 @@ class OperatorRun(TaskRun):
 
     def _follower_of(self, handle: str, progress: FollowProgress, *, is_part: bool = False) -> AppFollow:
         is_new = self._attempt.adopted is None  # an adopted app may have old lines
-        return self._follower(
+        follow = self._follower(
             handle, self._op.follow_options, progress,
             is_new=is_new, is_part=is_part, on_change=self._callbacks.changed,
         )  # fmt: skip
+        follow.log.hide(self._masked or ())
+        return follow
 
     def _defer(self, handle: str, began: float, progress: FollowProgress, places: list[Place]) -> None:
         """Defer the task: raise `TaskDeferred`, so that the triggerer follows the app."""
@@ -361,20 +378,36 @@ class OperatorRun(TaskRun):
 
     # ---- secrets and links -----------------------------------------------------------------------------------
 
-    def _mask_secrets(self, app: AppDef, cfg: Mapping[str, Any]) -> list[Place]:
-        """Mask the secrets that lines of the app may show, and return their locations."""
+    def _mask_secrets(self, app: AppDef, cfg: Mapping[str, Any], places: list[Place]) -> list[Place]:
+        """Mask the secrets that lines of the app may show, and return their locations.
+
+        Args:
+            app: the app of this try.
+            cfg: its options.
+            places: the locations of its secrets.
+        """
+        attempt = self._attempt
         copied: dict[str, dict[str, str]] = {}
         if cfg.get("copy_env"):
             with contextlib.suppress(LaunchError):
-                copied = copied_variables(self._scheduler.describe_native(self._attempt.app_id))
-        places = places_of(app, copied)
-        register(hidden_values(app.roles, copied, places), self._log.warning)
-        return places
+                copied = copied_variables(self._scheduler.describe_native(attempt.app_id))
+        inherited = places_in_copied(copied)
+        values = hidden_values(app.roles, copied, [*places, *inherited])
+        if attempt.adopted is not None:
+            # It has the values of its launch, which may differ by now.
+            places = places if attempt.places is None else attempt.places
+            with contextlib.suppress(LaunchError):
+                values |= kept_values(self._scheduler, attempt.app_id, places)
+        self._masked = register(values, self._log.warning)
+        return [*places, *inherited]
 
-    def _restore_request(self) -> None:
+    def _mask_kept(self, places: list[Place]) -> None:
+        """Mask the secrets of an app that an earlier part of the task has launched."""
+        self._masked = register(kept_values(self._scheduler, self._attempt.app_id, places))
+
+    def _restore_request(self, places: list[Place]) -> None:
         """Set the field `request` again, because a task that resumes starts without it."""
-        app_id = self._attempt.app_id
         with contextlib.suppress(LaunchError):
-            native = self._scheduler.describe_native(app_id)
-            register(kept_values(self._scheduler, app_id))
+            native = self._scheduler.describe_native(self._attempt.app_id)
+            self._mask_kept(places)
             self._op.request = clean_text(shown_request(native)) if native else None

@@ -270,7 +270,10 @@ class AppStatusTrigger(BaseTrigger):
         return handle
 
     def _event(self, reason: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
-        return {"handle": self._resolved, "reason": reason, "text": text, **(progress or FollowProgress()).to_json()}
+        # The worker that resumes has not fetched the secrets, either.
+        places = {"secret_places": self.secret_places} if self.secret_places else {}
+        state = (progress or FollowProgress()).to_json()
+        return {"handle": self._resolved, "reason": reason, "text": text, **places, **state}
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 

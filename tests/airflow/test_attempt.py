@@ -82,7 +82,9 @@ def test_the_next_step_follows_from_the_record(record, clear_number, max_tries, 
 
 
 def test_a_record_survives_the_store() -> None:
+    record = dataclasses.replace(RECORD, places=[["main", "env", "X", 0, 5]])
     assert Record.from_json(dataclasses.asdict(RECORD)) == RECORD
+    assert Record.from_json(dataclasses.asdict(record)) == record
 
 
 @pytest.mark.parametrize(

@@ -426,7 +426,7 @@ def test_secrets_in_values_of_the_file_are_masked_by_a_triggerer_too(secret, pla
 
 def shows_no_secret(operator, secret: str) -> None:
     app = operator._rendered_app()
-    places = json.loads(json.dumps(places_of(app, {})))
+    places = json.loads(json.dumps(places_of(app)))
     reset_secrets_masker()
 
     assert not any(secret in str(place) for place in places)

@@ -22,6 +22,7 @@ from airflow_provider_launch._task.secrets import (
     hidden_in_arguments,
     hidden_spans,
     hidden_values,
+    places_in_copied,
     places_of,
     register,
     register_written,
@@ -71,7 +72,7 @@ def app(env: dict[str, str] | None = None, args: list[str] | None = None) -> App
     ],
 )
 def test_locations_lead_to_the_values(given, copied, values) -> None:
-    places = json.loads(json.dumps(places_of(given, copied)))
+    places = json.loads(json.dumps([*places_of(given), *places_in_copied(copied)]))
 
     assert not any(value in json.dumps(places) for value in values)
     assert hidden_values(given.roles, copied, places).keys() == values
@@ -86,12 +87,13 @@ def test_the_value_of_a_flag_in_a_command_is_masked(flag: str) -> None:
 
 def test_an_app_without_secrets_has_no_locations() -> None:
     """Then a trigger asks nothing more."""
-    assert places_of(app({"X": "1", "LAUNCH": "2"}, ["-v"]), {"main": {"PATH": "/bin"}}) == []
+    assert places_of(app({"X": "1", "LAUNCH": "2"}, ["-v"])) + places_in_copied({"main": {"PATH": "/bin"}}) == []
 
 
 def test_locations_of_another_app_are_ignored() -> None:
     """The app of an earlier try may be from before a change of the DAG."""
-    places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]), {"main": {"A_TOKEN": "long-enough"}})
+    places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]))
+    places += places_in_copied({"main": {"A_TOKEN": "long-enough"}})
 
     assert hidden_values(app({"Y": "something else"}).roles, {}, places) == {}
 
@@ -110,7 +112,7 @@ def test_masks_side_by_side_and_text_like_a_mask_are_found() -> None:
     mask_secret("other-secret")
     given = app({"X": "a hush-variableother-secret *** b hush-variable", "Y": "hush-variable" * 3000})
 
-    found = hidden_values(given.roles, {}, places_of(given, {}))
+    found = hidden_values(given.roles, {}, places_of(given))
 
     assert {"hush-variableother-secret", "hush-variable"} <= found.keys()
 
@@ -142,7 +144,7 @@ def test_values_are_masked_as_a_program_prints_them(value: str, printed: list[st
     else:
         given = app({"SSH_PRIVATE_KEY": value})
 
-    found = hidden_values(given.roles, copied, places_of(given, copied))
+    found = hidden_values(given.roles, copied, [*places_of(given), *places_in_copied(copied)])
 
     assert {*printed} <= found.keys()
 
@@ -607,7 +609,7 @@ def test_arguments_of_functions_are_masked_by_a_triggerer_too() -> None:
     with a_dag() as dag:
         sdk_task.launch_python(task_id="t")(printed)("hush-given $1")
     app = dag.get_task("t")._rendered_app()
-    places = json.loads(json.dumps(places_of(app, {})))
+    places = json.loads(json.dumps(places_of(app)))
     reset_secrets_masker()
 
     assert {"hush-given $1", "hush-default"} <= hidden_values(app.roles, {}, places).keys()

@@ -1,0 +1,184 @@
+"""Secrets of an app that another process has launched: a worker that resumes or adopts it masks them, too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook
+from airflow.sdk._shared.secrets_masker import reset_secrets_masker
+from airflow.sdk.log import redact
+
+from airflow_provider_launch._task.secrets import checked_places
+from airflow_provider_launch.operators import _run
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.airflow import support
+from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, sh
+from tests.airflow.versions import serialize
+
+pytestmark = [pytest.mark.engine("local"), pytest.mark.usefixtures("no_masks")]
+
+PIPELINE = """
+executor: local
+dag:
+  start_at: one
+  steps:
+    one: {type: task, command_type: shell, command: 'sleep 1; echo with $WHERE', secrets: {WHERE: place}, next: success}
+"""
+
+
+def connected() -> AppDef:
+    """An app with the password of a connection as an argument without a name."""
+    password = BaseHook.get_connection("db").password
+    return AppDef("app", [Role("main", "", entrypoint="sh", args=["-c", "sleep 1; echo with $0", str(password)])])
+
+
+@pytest.fixture(autouse=True)
+def deferring(monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DB", "postgres://me:hush-fetched@h/d")
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", "hush-fetched")
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    monkeypatch.setenv("AIRFLOW__LAUNCH__DEFER_AFTER_S", "0")
+
+
+def component_task() -> LaunchAppOperator:
+    with a_dag():
+        return LaunchAppOperator(task_id="t", component=f"{__name__}:connected", component_args={})
+
+
+def pipeline_task(folder: Path) -> Any:
+    (folder / "p.yaml").write_text(PIPELINE)
+    return dag_from_file(folder / "p.yaml", "test_dag").get_task("one")
+
+
+def shown(ran: support.Ran) -> str:
+    return "\n".join(str(redact(line)) for line in ran.lines)
+
+
+def test_a_task_that_resumes_shows_no_fetched_value(monkeypatch) -> None:
+    """It is another process than the one that has fetched the value."""
+    api, fields = FakeExecutionApi(), []
+    before = support.run_task
+
+    def in_new_process(*args: Any, **kwargs: Any) -> support.Ran:
+        reset_secrets_masker()
+        ran = before(*args, **kwargs)
+        fields.append(str(redact(api.rendered)))
+        return ran
+
+    monkeypatch.setattr(support, "run_task", in_new_process)
+    ran, (event,) = run_to_end(component_task(), api)
+
+    assert ran.error is None
+    assert "with ***" in shown(ran)
+    assert "hush-fetched" not in shown(ran)
+    assert "echo with" in fields[-1]
+    assert "hush-fetched" not in "".join(fields)
+    assert "hush-fetched" not in json.dumps(event)
+
+
+@pytest.mark.parametrize("how", ["component", "pipeline"])
+def test_a_task_whose_trigger_has_failed_masks_the_same_lines(tmp_path, how: str) -> None:
+    api = FakeExecutionApi()
+    task = component_task() if how == "component" else pipeline_task(tmp_path)
+    run_task(task, api)
+    reset_secrets_masker()
+    error = {"error": "Trigger failure", "traceback": ["boom"]}
+    api.resume = {"next_method": "__fail__", "next_kwargs": serialize(error)}
+    ran = run_task(task, api)
+
+    assert ran.error is None
+    assert "with ***" in shown(ran)
+    assert "hush-fetched" not in shown(ran)
+
+
+def test_the_secrets_are_read_again_after_an_outage(monkeypatch) -> None:
+    """Otherwise all lines that follow would be shown as they are."""
+    failures = [SchedulerUnavailableError("away"), SchedulerUnavailableError("away")]
+    before, seen = _run.kept_values, []
+
+    def kept_values(*args: Any) -> dict[str, int]:
+        seen.append(args)
+        if failures:
+            raise failures.pop()
+        return before(*args)
+
+    monkeypatch.setattr(_run, "kept_values", kept_values)
+    api, task = FakeExecutionApi(), component_task()
+    run_task(task, api)
+    reset_secrets_masker()
+    api.resume = {"next_method": "__fail__", "next_kwargs": serialize({"error": "Trigger failure"})}
+    ran = run_task(task, api)
+
+    assert len(seen) == 3
+    assert "with ***" in shown(ran)
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["by name", "fetched"])
+def test_the_next_try_masks_the_values_of_the_app_that_it_adopts(tmp_path, monkeypatch, is_named: bool) -> None:
+    """They may have changed since the launch."""
+    api, go = FakeExecutionApi(retries=3), tmp_path / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.1; done; echo with $API_TOKEN$OTHER"
+    died: list[bool] = []
+
+    def dies(method: str, parts: Any, _body: Any) -> None:
+        if method == "POST" and parts[-1] == "handle" and not died:
+            died.append(True)
+            raise SystemExit("the worker died")
+
+    api.on_call = dies
+    lines = ""
+    for number, value in ((1, "hush-fetched"), (2, "second-one")):
+        reset_secrets_masker()
+        monkeypatch.setenv("AIRFLOW_CONN_DB", f"postgres://me:{value}@h/d")
+        env = {"API_TOKEN": value} if is_named else {"OTHER": "{{ conn.db.password }}"}
+        task = launch(sh(script, env=env), on_kill="leave", deferrable=False)
+        if number == 2:
+            go.touch()
+        with contextlib.suppress(SystemExit):
+            lines = shown(run_task(task, api, try_number=number))
+
+    assert died
+    assert "continuing with app" in lines
+    assert "with ***" in lines
+    assert "hush-fetched" not in lines
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["variable", "text"])
+def test_a_run_does_not_show_the_rest_of_a_secret(monkeypatch, is_named: bool) -> None:
+    """Airflow has no order of its masks, so that the start of a secret, as one of its own, would come first."""
+    monkeypatch.setitem(support.RUN, "conf", {"text": "github_pat_" if is_named else "see token=github_pat_"})
+    env = {"GITHUB_TOKEN": "github_pat_11ABCsecretrest"}
+    template = "{{ dag_run.conf['text'] }}"
+    env, args = ({**env, "OTHER_TOKEN": template}, []) if is_named else (env, [template])
+    with a_dag():
+        args = ["-c", "echo with $GITHUB_TOKEN; exit 3", "sh", *args]
+        app = AppDef("app", [Role("main", "", entrypoint="sh", args=args, env=env)])
+        task = LaunchAppOperator(task_id="t", app=app, deferrable=False)
+    ran = run_task(task, FakeExecutionApi())
+
+    # Not only for the order that Airflow has today.
+    assert "with ***" in "\n".join(ran.lines)
+    assert "secretrest" not in f"{ran.lines}{ran.error}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, {}, "ab", [1], [["a", "env", "X", 0]], [["a", "env", "X", "0", 1]], [["a", "env", "X", -1, 1]],
+     [["a", 1, "X", 0, 1]], [["a", "env", [], 0, 1]], [["a", "env", "X", True, 1]]],
+    ids=str,
+)  # fmt: skip
+def test_edited_locations_are_unknown(value: Any) -> None:
+    assert checked_places(value) is None
+
+
+def test_locations_survive_the_store() -> None:
+    places = [["main", "env", "X", 0, 5], ["main", "args", 1, 2, 3], ["main", "copied", "PATH", 0, None]]
+
+    assert checked_places(json.loads(json.dumps(places))) == places
