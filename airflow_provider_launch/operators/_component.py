@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.connections import deployment
 from airflow_provider_launch.operators._data import settled_app
-from airflow_provider_launch.operators._sources import Sources, strings_in
+from airflow_provider_launch.operators._sources import Sources, folders_of, parts_of_arguments, strings_in
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
@@ -72,12 +72,13 @@ def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> 
     arguments = _arguments(task.component_args)
     # A run may also restore a default over the author's argument.
     given = bound_args(function, arguments, dict.fromkeys(_CONFIG, _UNSET)).kwargs
-    texts = {*written.texts, *(written.code.texts if written.is_built and written.code else ())}
-    # Also as a part of an argument: `--config_dir=conf`.
-    texts |= {text.partition("=")[2] for text in texts if "{" not in text}
+    of_code = written.code.texts if written.is_built and written.code else set()
+    texts = {*written.texts, *of_code, *parts_of_arguments(of_code)}
     check_configs(function, {name: value for name, value in given.items() if value != _UNSET}, texts, written.folders)
     if written.code is not None:
-        written.code.texts.update(texts_of_config(function, arguments, of_deployment, written.texts))
+        config = written_config(function, arguments, of_deployment, written.texts)
+        written.code.texts.update(strings_in(config))
+        written.folders.update(folders_of(None, config))
 
 
 def check_configs(
@@ -104,13 +105,13 @@ def check_configs(
             Sources(written, folders=folders).check(text, location, f"argument {name} of component 'utils.hydra'")
 
 
-def texts_of_config(
+def written_config(
     function: Callable[..., AppDef],
     arguments: Mapping[str, Any] | list[Any],
     defaults: Mapping[str, str],
     literals: Collection[str],
-) -> list[str]:
-    """Return the texts in the config of `utils.hydra` that no data of a run changes.
+) -> Any:
+    """Return the app in the config of `utils.hydra`, as far as no data of a run changes it; None if it is not valid.
 
     Args:
         function: the component.
@@ -123,8 +124,8 @@ def texts_of_config(
     # The component itself reports a config or override that cannot be used, or that Hydra is missing.
     with contextlib.suppress(Exception):
         given = bound_args(function, arguments, defaults)
-        return [*strings_in(written_part(**given.kwargs, overrides=given.var_args, written=literals))]
-    return []
+        return written_part(**given.kwargs, overrides=given.var_args, written=literals)
+    return None
 
 
 def is_hydra(function: Callable[..., AppDef]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -114,17 +114,27 @@ def is_mark(text: str) -> bool:
 
 
 def folders_of(workspace: object, app: object) -> Iterator[str]:
-    """Yield the directories of the workspace of a task, in any of its forms, and of those of its app."""
+    """Yield the directories of the workspace of a task, in any of its forms, and of those of its app.
+
+    An empty text is none: `workspace=""` means that there is no workspace.
+    """
     for value in (workspace, *(role.get("workspace") for role in roles_of(app))):
         projects = getattr(value, "projects", value)
         if isinstance(projects, str):
-            yield projects
+            found = [projects]
             with contextlib.suppress(ValueError, AttributeError):
-                yield from Workspace.from_str(projects).projects
-        elif isinstance(projects, Mapping):
+                found += Workspace.from_str(projects).projects
+        else:
+            found = [*map(str, projects)] if isinstance(projects, Mapping) else []
             # In JSON, that of a role is `{"projects": {...}}`.
-            yield from filter(lambda path: isinstance(path, str), projects)
-            yield from projects["projects"] if isinstance(projects.get("projects"), Mapping) else ()
+            own = projects.get("projects") if isinstance(projects, Mapping) else None
+            found += own if isinstance(own, Mapping) else ()
+        yield from filter(None, found)
+
+
+def parts_of_arguments(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the value in each argument such as `--config_dir=conf`."""
+    return (text.partition("=")[2] for text in texts if "=" in text and "{" not in text)
 
 
 def roles_of(app: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.mapped import arguments_of_airflow
 from airflow_provider_launch.operators._authors import classes_of_authors, functions_of_map
 from airflow_provider_launch.operators._masks import register_elements
-from airflow_provider_launch.operators._sources import folders_of, is_mark, strings_in
+from airflow_provider_launch.operators._sources import folders_of, is_mark, parts_of_arguments, strings_in
 
 if TYPE_CHECKING:
     from airflow_provider_launch.operators._code import Code
@@ -121,17 +121,17 @@ def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[
             # The name of an argument is not a path.
             is_by_name = name in _BY_NAME and isinstance(value, Mapping)
             texts = {*strings_in([*value.values()] if is_by_name else value)}
-            found.texts.update(texts, _strings_in_json(texts) if name == "cfg" else ())
-            found.folders.update(_marks_in(texts) if name in _ARGUMENTS else ())
+            found.texts.update(_strings_in_json(texts) if name == "cfg" else ())
+            texts.update([*parts_of_arguments(texts)] if name == "component_args" else ())
+            found.texts.update(texts)
+            found.folders.update(marks_in(texts) if name in _ARGUMENTS else ())
         found.folders.update(folders_of(element.get("workspace"), element.get("app")))
-        cfg = element.get("cfg")
-        options = cfg.items() if isinstance(cfg, Mapping) else ()
-        found.emptied.update(str(name) for name, value in options if value is None or value == "")
+        found.emptied.update(emptied_in(element.get("cfg")))
     for group in task.iter_mapped_task_groups():
         given = group._expand_input.value  # noqa: SLF001 - Airflow has no other way
         texts = {*strings_in([*given.values()] if isinstance(given, Mapping) else given)}
         found.texts.update(texts, _strings_in_json(texts))
-        found.folders.update(_marks_in(texts))
+        found.folders.update(marks_in(texts))
     found.texts |= found.folders
     found.components = {each["component"] for each in elements if isinstance(each.get("component"), str)}
     found.args = [each.get("component_args") for each in elements if _is_plain(each.get("component_args"))]
@@ -164,10 +164,15 @@ def _strings_in_json(texts: Iterable[str]) -> Iterator[str]:
                     yield from strings_in(json.loads(found))
 
 
-def _marks_in(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the marks that may stand for a folder; also of `--config_dir=.`."""
-    for text in texts:
-        yield from (part for part in (text, text.partition("=")[2]) if part and is_mark(part))
+def marks_in(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the marks that may stand for a folder."""
+    return (text for text in texts if text and is_mark(text))
+
+
+def emptied_in(cfg: object) -> Iterator[str]:
+    """Yield the options that are set to nothing."""
+    options = cfg.items() if isinstance(cfg, Mapping) else ()
+    return (str(name) for name, value in options if value is None or value == "")
 
 
 def _has_template(value: object) -> bool:

@@ -244,14 +244,15 @@ class StepOperator(LaunchAppOperator):
 
     def _note_sources(self) -> None:
         """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
-        from airflow_provider_launch.operators._sources import folders_of, is_mark, strings_in
-        from airflow_provider_launch.operators._written import Written
+        from airflow_provider_launch.operators._sources import folders_of, strings_in
+        from airflow_provider_launch.operators._written import Written, emptied_in, marks_in
 
         place = self._placement()
         ours = place.settings.env, place.options
         fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
-        folders = {*folders_of(self.workspace, self.step.app), *filter(is_mark, strings_in(self.step.args))} - {""}
-        self._written = Written({*strings_in(fields)}, folders)
+        arguments = self.step.args, [*self.model.parameters.values()]
+        folders = {*folders_of(self.workspace, self.step.app), *marks_in(strings_in(arguments))}
+        self._written = Written({*strings_in(fields)}, folders, {*emptied_in(place.options)})
         if self.step.command_type == "app":  # other steps name no files, and need no code
             from airflow_provider_launch.operators._code import Code
 
@@ -260,13 +261,16 @@ class StepOperator(LaunchAppOperator):
     def _before_component(self, component: Callable[..., Any], given: Mapping[str, Any]) -> None:
         # Imported here, because most steps name no component.
         from airflow_provider_launch.operators._code import Code
-        from airflow_provider_launch.operators._component import check_configs, is_hydra, texts_of_config
+        from airflow_provider_launch.operators._component import check_configs, is_hydra, written_config
+        from airflow_provider_launch.operators._sources import folders_of, strings_in
 
         assert self._written is not None
         texts = self._written.texts
         check_configs(component, given, texts, self._written.folders)
         if is_hydra(component):
-            self._written.code = Code(texts={*texts, *texts_of_config(component, given, {}, texts)})
+            config = written_config(component, given, {}, texts)
+            self._written.code = Code(texts={*texts, *strings_in(config)})
+            self._written.folders.update(folders_of(None, config))
         else:
             self._written.code = Code([component], texts=texts)
 

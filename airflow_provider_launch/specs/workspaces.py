@@ -128,7 +128,8 @@ def _problem(text: str, events: Iterable[Any]) -> str | None:
 
 
 def _path_of(project: str) -> str:
-    scheme = _SCHEME.match(str(project))
+    project = str(project)  # some write a `Path`
+    scheme = _SCHEME.match(project)
     if scheme is None:
         return project
     if scheme[1] == "file":

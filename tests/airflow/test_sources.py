@@ -796,7 +796,7 @@ def with_code(src: str, tag: str = "") -> AppDef:
 
 
 @pytest.mark.parametrize("src", ["", "."])
-@pytest.mark.parametrize("how", ["component", "function", "app", "row"])
+@pytest.mark.parametrize("how", ["component", "function", "app", "app without", "row"])
 def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch, how: str, src: str) -> None:
     """It would be the one of the DAG file, and such texts have any meaning: here that of a target."""
     (tmp_path / "project").mkdir()
@@ -804,6 +804,7 @@ def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch,
     monkeypatch.setitem(support.RUN, "conf", {"src": src})
     api, given = FakeExecutionApi(), dataclasses.asdict(with_code("project"))
     given["roles"].append({**given["roles"][0], "name": "other", "workspace": {"projects": {src: "in"}}})
+    given["roles"][0]["workspace"] = None
     api.xcoms["make", "return_value"] = [{"app": given}] if how == "row" else given
     base: dict[str, Any] = {"launch_conn_id": "launch_local_default", "unavailable_for_s": 0}
     with a_dag() as dag:
@@ -814,8 +815,10 @@ def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch,
         elif how == "component":
             args = {"src": "{{ dag_run.conf['src'] }}", "tag": ""}
             made = LaunchAppOperator(task_id="t", component=f"{__name__}:with_code", component_args=args, **base)
-        elif how == "app":
-            made = LaunchAppOperator(task_id="t", app=output, workspace={"project": ""}, **base)
+        elif how.startswith("app"):
+            # Without a workspace, as `os.environ.get("CODE", "")` may say.
+            workspace: Any = {"project": ""} if how == "app" else ""
+            made = LaunchAppOperator(task_id="t", app=output, workspace=workspace, **base)
         else:
             part = LaunchAppOperator.partial(task_id="t", workspace={"project": ""}, **base)
             made = part.expand_kwargs(output)  # type: ignore[arg-type]
@@ -825,16 +828,24 @@ def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch,
     assert not found.logged("private.key")
 
 
-@pytest.mark.parametrize("how", ["argument", "workspace", "app", "group"])
+@pytest.mark.parametrize("how", ["argument", "flag", "workspace", "path", "app", "path in app", "group", "hydra"])
 def test_a_mark_in_the_dag_file_names_a_directory(tmp_path, how: str) -> None:
+    (tmp_path / "sub").mkdir()
     (tmp_path / "well.key").write_text("")
+    (tmp_path / "sub" / "well.key").write_text("")
     base: dict[str, Any] = {"task_id": "t", "launch_conn_id": "launch_local_default", "unavailable_for_s": 0}
     text = "{{ run_id }}"
+    config = CONFIG_OF_HYDRA.replace("image: i, entrypoint: x", "image: '', entrypoint: ls, workspace: OF_FILE")
+    config = config.replace("OF_FILE", "{_target_: airflow_provider_launch.specs.Workspace, projects: {'.': ''}}")
+    (tmp_path / "one.yaml").write_text(f"n: 0\n{config}")
     with a_dag() as dag:
         dag.fileloc = str(tmp_path / "dag.py")
-        if how == "argument":
-            args = {"src": ".", "tag": text}
-            made: Any = LaunchAppOperator(component=f"{__name__}:with_code", component_args=args, **base)
+        if how == "hydra":
+            args: Any = ["-cd", str(tmp_path), "-cn", "one", "n={{ ti.map_index }}"]
+            made: Any = LaunchAppOperator(component="utils.hydra", component_args=args, **base)
+        elif how in {"argument", "flag"}:
+            args = ["--src=sub", "--tag", text] if how == "flag" else {"src": ".", "tag": text}
+            made = LaunchAppOperator(component=f"{__name__}:with_code", component_args=args, **base)
         elif how == "group":
 
             @task_group
@@ -844,8 +855,9 @@ def test_a_mark_in_the_dag_file_names_a_directory(tmp_path, how: str) -> None:
             each.expand(src=["."])
             made = dag.task_dict["each.t"]
         else:
-            app = with_code("." if how == "app" else "project", text)
-            made = LaunchAppOperator(app=app, workspace="." if how == "workspace" else None, **base)
+            mark: Any = Path() if "path" in how else "."
+            app = with_code(mark if "app" in how else "project", text)
+            made = LaunchAppOperator(app=app, workspace=None if "app" in how else {mark: ""}, **base)
     found = run_task(made, FakeExecutionApi(), map_index=0 if how == "group" else -1)
 
     assert found.error is None

@@ -24,7 +24,7 @@ def patched(patch: str = "", folder: str = "") -> AppDef:
 """
 FILE = """
     executor: {type: local-container, config: {image: i, conn_id: place}}
-    parameters: {own: FOLDER/secret.yaml, word: some}
+    parameters: {own: FOLDER/secret.yaml, word: some, mark: .}
     dag:
       start_at: earlier
       steps:
@@ -126,6 +126,32 @@ def test_a_config_of_hydra_that_the_file_names_is_read(opened, tmp_path) -> None
     (tmp_path / "c.yaml").write_text(HYDRA)
 
     assert not opened("component: utils.hydra, args: {config_dir: FOLDER, config_name: c}", {})
+
+
+@pytest.mark.parametrize("text", [".", "$mark"])
+def test_the_directory_of_a_config_may_be_a_mark(opened, tmp_path, monkeypatch, text: str) -> None:
+    (tmp_path / "c.yaml").write_text(HYDRA)
+    monkeypatch.chdir(tmp_path)
+
+    assert not opened(f"component: utils.hydra, args: {{config_dir: {text}, config_name: c}}", {"mark": "."})
+
+
+def test_the_file_may_remove_an_option_of_the_connection(write, test_dag, tmp_path, monkeypatch, caplog) -> None:
+    extra = {"host": "tcp://127.0.0.1:9", "image_repo": "registry.example/x"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    (tmp_path / "src").mkdir()
+    text = """
+        executor: {type: local-container, config: {image: i, conn_id: place, image_repo: ''}}
+        dag:
+          start_at: a
+          steps:
+            a: {type: task, command_type: shell, command: "true", airflow: {workspace: FOLDER, unavailable_for_s: 0},
+                next: success}
+        """.replace("FOLDER", str(tmp_path / "src"))
+    ran = test_dag(dag_from_file(write(text)))
+
+    assert ran.states["a"] == "failed"
+    assert "the Docker engine at tcp://127.0.0.1:9 does not answer" in caplog.text
 
 
 OF_RUN = "{{ ti.xcom_pull()['values']['path'] }}"
