@@ -830,9 +830,9 @@ def test_an_empty_text_of_the_dag_file_names_no_directory(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("how", ["argument", "flag", "workspace", "path", "app", "path in app", "group", "hydra"])
 def test_a_mark_in_the_dag_file_names_a_directory(tmp_path, how: str) -> None:
-    (tmp_path / "sub").mkdir()
+    (tmp_path / tmp_path.name).mkdir()
     (tmp_path / "well.key").write_text("")
-    (tmp_path / "sub" / "well.key").write_text("")
+    (tmp_path / tmp_path.name / "well.key").write_text("")
     base: dict[str, Any] = {"task_id": "t", "launch_conn_id": "launch_local_default", "unavailable_for_s": 0}
     text = "{{ run_id }}"
     config = CONFIG_OF_HYDRA.replace("image: i, entrypoint: x", "image: '', entrypoint: ls, workspace: OF_FILE")
@@ -844,7 +844,7 @@ def test_a_mark_in_the_dag_file_names_a_directory(tmp_path, how: str) -> None:
             args: Any = ["-cd", str(tmp_path), "-cn", "one", "n={{ ti.map_index }}"]
             made: Any = LaunchAppOperator(component="utils.hydra", component_args=args, **base)
         elif how in {"argument", "flag"}:
-            args = ["--src=sub", "--tag", text] if how == "flag" else {"src": ".", "tag": text}
+            args = [f"--src={tmp_path.name}", "--tag", text] if how == "flag" else {"src": ".", "tag": text}
             made = LaunchAppOperator(component=f"{__name__}:with_code", component_args=args, **base)
         elif how == "group":
 
