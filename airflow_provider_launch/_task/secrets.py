@@ -47,18 +47,35 @@ _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_be
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
 _LENGTH = 5
+_RANKS = 3
+_MOST_OF_AUTHORS = 64
 _MOST_OF_PART = 16
 _MOST_ENDS = 50
 """Positions at which the end of a hidden part is searched."""
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
-"""`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole."""
+"""`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole.
+
+In capitals (`ENV`) it is a value of the authors, which no number of values of a run pushes out of the limits.
+"""
 
 
-def places_of(app: AppDef) -> list[Place]:
-    """Return the locations of the values in a rendered app that this process masks."""
+def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
+    """Return the locations of the values in a rendered app that this process masks.
+
+    Args:
+        app: the app.
+        of_authors: values that authors wrote, the most important ones first.
+    """
     found: list[Place] = []
+    texts = [(role.name, *each) for role in app.roles for each in _texts(role)]
+    for value in [*dict.fromkeys(of_authors)][:_MOST_OF_AUTHORS]:
+        # One location is enough to know the value.
+        for role_name, kind, name, text in texts:
+            if (start := text.find(value)) >= 0:
+                found.append([role_name, kind.upper(), name, start, start + len(value)])
+                break
     for role in app.roles:
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, start, end] for start, end in hidden_spans(text)]
@@ -99,21 +116,26 @@ def hidden_values(
 ) -> dict[str, int]:
     """Return the values with secret-like names and those at the given locations; missing locations are ignored.
 
-    The number of each is its rank, as in `forms_of`.
+    The number of each is its rank, as in `forms_of`; for values of the authors it is below zero.
     """
     roles = list(roles)
     texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
     texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
     found: dict[str, bool] = {}
+    of_authors: dict[str, bool] = {}
     for role in roles:
         _merge(found, hidden_in_env(role.env))
         _merge(found, hidden_in_args(role.args))
     for env in copied.values():
         _merge(found, hidden_in_env(env))
     for role_name, kind, name, start, end in places:
-        text = texts.get((role_name, kind, name), "")
-        _merge(found, {text[start:end]: text[start:end] == text})
-    return forms_of(found)
+        text = texts.get((role_name, kind.lower(), name), "")
+        if kind.isupper():
+            of_authors[text[start:end]] = True
+        else:
+            _merge(found, {text[start:end]: text[start:end] == text})
+    first = {value: rank - _RANKS for value, rank in forms_of(of_authors).items()}
+    return {**forms_of(found), **first}
 
 
 def hidden_in_app(app: AppDef) -> dict[str, int]:
@@ -136,8 +158,8 @@ def hidden_in_arguments(value: Any) -> dict[str, int]:
     return forms_of(hidden_in_document(value, by_name=True))
 
 
-def register_written(fields: Iterable[Any], *, by_name: bool = True) -> None:
-    """Mask the secrets in fields of the DAG file, before those of a run, which may be any number.
+def register_written(fields: Iterable[Any], *, by_name: bool = True) -> list[str]:
+    """Mask the secrets in fields of the DAG file, before those of a run, which may be any number; and return them.
 
     Args:
         fields: apps, or other data; templates are not rendered.
@@ -151,7 +173,7 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> None:
                 _merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
     # The app that is built of them has the forms with replaced macros.
     pieces = {piece: named for value, named in found.items() for piece in _without_marks(value)}
-    register(forms_of(pieces, has_macros=False))
+    return register(forms_of(pieces, has_macros=False))
 
 
 def _without_marks(value: str) -> Iterator[str]:
@@ -191,9 +213,9 @@ def register_parts(value: Any) -> None:
     register(hidden_in_arguments(value))
 
 
-def register_some(parts: Iterable[Mapping[str, int]]) -> None:
-    """Mask some values of each part, and not more than the limit for one app."""
-    register([value for part in parts for value in chosen(part)[0][:_MOST_OF_PART]])
+def register_some(parts: Iterable[Mapping[str, int]]) -> list[str]:
+    """Mask some values of each part, and not more than the limit for one app; and return them."""
+    return register([value for part in parts for value in chosen(part)[0][:_MOST_OF_PART]])
 
 
 def register_error(error: BaseException) -> None:
@@ -430,8 +452,9 @@ def hidden_spans(text: str) -> list[tuple[int, int]]:
         return [(0, len(text))]
     *inner, last = others
     found, at = [], len(first)
-    for part in [*filter(None, inner), last]:
-        begin = _end_of_hidden(text, at, part, is_last=part is last)
+    parts = [*filter(None, inner), last]
+    for number, part in enumerate(parts, 1):
+        begin = _end_of_hidden(text, at, part, is_last=number == len(parts))
         if begin <= at:
             return [(0, len(text))]
         found.append((at, begin))

@@ -107,7 +107,6 @@ class TaskLog:
         "_line_log",
         "_linked",
         "_log",
-        "_mask",
         "_name",
         "_on_url",
         "_quiet_since",
@@ -139,7 +138,6 @@ class TaskLog:
         self.last_line_at = time.monotonic()
         """When the last line of any replica came, by the monotonic clock."""
         self._line_log: Any = None
-        self._mask: re.Pattern[str] | None = None
         self._secrets: Sequence[str] = ()
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
@@ -163,15 +161,21 @@ class TaskLog:
         """Show `***` for these texts of the app from now on, in addition to the masks of Airflow.
 
         A triggerer follows many apps for months. If their secrets were masks of Airflow, every line of every app would
-        be searched for all of them. In a worker they are both: Airflow knows no order of its masks, so that a short one
-        could leave the rest of a longer one that starts with it.
+        be searched for all of them. In a worker they are both, because Airflow replaces the first one that fits: a text
+        of a run that begins before a secret and ends in it, or is a part of it, would leave the rest of the secret.
         """
-        ordered = sorted(values, key=len, reverse=True)
-        self._secrets = ordered
-        self._mask = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._secrets = [*values]
 
     def _hidden(self, text: str) -> str:
-        return text if self._mask is None else self._mask.sub(MASK, text)
+        # One search for each value: that of one expression for all takes quadratic time.
+        found = [value for value in self._secrets if value in text]
+        parts, done = [], 0
+        # Texts that overlap are hidden together.
+        for start, end in sorted(span for value in found for span in _spans_of(value, text)):
+            if start >= done:
+                parts += [text[done:start], MASK]
+            done = max(done, end)
+        return "".join([*parts, text[done:]])
 
     def _secret_at(self, text: str, at: int) -> tuple[int, int]:
         """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
@@ -211,9 +215,9 @@ class TaskLog:
         elif self._stderr_level == "line":
             log = self._line_log
             err = lambda text: log.log(_level_of(text), text)  # noqa: E731 - as short as the others
-        if (mask := self._mask) is None:
+        if not self._secrets:
             return out, err
-        return lambda text: out(mask.sub(MASK, text)), lambda text: err(mask.sub(MASK, text))
+        return lambda text: out(self._hidden(text)), lambda text: err(self._hidden(text))
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
@@ -604,6 +608,13 @@ def _own_seconds(response: DescribeAppResponse, began: float | None) -> float | 
         return seen
     own = max(0.0, max(ends) - min(starts))
     return max(own, seen or 0.0) if response.num_restarts > 0 else own
+
+
+def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:
+    at = text.find(value)
+    while at >= 0:
+        yield at, at + len(value)
+        at = text.find(value, at + len(value))
 
 
 def _message(response: DescribeAppResponse) -> str:

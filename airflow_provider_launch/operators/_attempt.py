@@ -66,6 +66,8 @@ class Attempt:
         self._record: Record | None = None
         self.adopted: DescribeAppResponse | None = None
         """Status of the app when this try adopted it. None if this try has launched it."""
+        self.is_of_earlier_try = False
+        """Whether an earlier try has launched the app; its values may differ from those of this try."""
         self.value: dict[str, Any] | None = None
         """Return value of the last try, if its app has succeeded and was removed."""
         self.has_succeeded = False
@@ -243,7 +245,7 @@ class Attempt:
         if response is None or (record.state == "intent" and not is_terminal(response.state) and adopts):
             # The submission did not happen, or may have been interrupted: submit again under the same id.
             again = dataclasses.replace(record, spec_hash=digest, places=places)
-            return self._launch(app, cfg, again, was_intended=True)
+            return self._launch(app, cfg, again, intended=record)
         self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         # Empty: found without a record.
         if record.spec_hash not in ("", digest):
@@ -251,14 +253,21 @@ class Attempt:
         handle = self._handle_of(record)
         self._op.request = f"adopted from an earlier try: {handle}"
         show_request(self._op, self._ti)
-        self.adopted = response
+        self.adopted, self.is_of_earlier_try = response, True
         adopted = dataclasses.replace(record, state="scheduled", handle=handle)
         self._track(adopted)
         self._records.save(adopted)
         return handle
 
-    def _launch(self, app: AppDef, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
-        """Submit the app under the id of the record and return its handle."""
+    def _launch(self, app: AppDef, cfg: Mapping[str, Any], record: Record, *, intended: Record | None = None) -> str:
+        """Submit the app under the id of the record and return its handle.
+
+        Args:
+            app: the app.
+            cfg: its options.
+            record: of this launch.
+            intended: the record of an earlier try, which may have submitted the app.
+        """
         # The dry run starts nothing, so an invalid app leaves no trace; only a workspace needs an engine here.
         key, dryrun = TaskKey.of(self._ti), self._hook.runner.dryrun
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
@@ -268,7 +277,7 @@ class Attempt:
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
-        if not was_intended:
+        if intended is None:
             # The build of an image does not count as waiting for a start.
             record = dataclasses.replace(record, since=time.time())
         self._records.save(record)
@@ -280,11 +289,12 @@ class Attempt:
             handle = self._retry(schedule, info) if adopts else schedule(info)
         except AppConflictError:
             # An earlier try has submitted the app under this id, and the DAG has changed since.
-            if not was_intended or not self._is_labelled(self._retry(self._scheduler.describe, record.app_id)):
+            if intended is None or not self._is_labelled(self._retry(self._scheduler.describe, record.app_id)):
                 # It belongs to another task, so that no kill or error may cancel it.
                 self._record, self._killer.app_id = None, ""
                 raise
             handle = self._handle_of(record)
+            record, self.is_of_earlier_try = dataclasses.replace(record, places=intended.places), True
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         metrics.seconds("submit", time.monotonic() - started_at, backend=self._backend)
         metrics.count("apps_launched", backend=self._backend)

@@ -21,17 +21,18 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
 
 
-def register_elements(elements: Iterable[Mapping[str, Any]]) -> None:
-    """Mask the secrets in arguments of the DAG file, with their names, which decide what is a secret."""
+def register_elements(elements: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Mask the secrets in arguments of the DAG file, with their names, which decide what is a secret; return them."""
     from airflow_provider_launch.functions.arguments import named_args
 
     elements = list(elements)
-    register_written([element.get("cfg") for element in elements], by_name=False)
+    found = register_written([element.get("cfg") for element in elements], by_name=False)
     for element in elements:
         others = {name: value for name, value in element.items() if name not in ("app", "cfg")}
-        register_written([element.get("app"), *others.values(), others])
+        found += register_written([element.get("app"), *others.values(), others])
     functions = [(element.get("python_callable"), element.get("op_args") or ()) for element in elements]
-    register_written(named_args(function, args) for function, args in functions if callable(function) and args)
+    named = (named_args(function, args) for function, args in functions if callable(function) and args)
+    return found + register_written(named)
 
 
 def register_field(rendered: Any, function: Callable[..., Any] | None = None, *, is_option: bool = False) -> None:
@@ -52,15 +53,15 @@ def register_field(rendered: Any, function: Callable[..., Any] | None = None, *,
         register_parts(rendered)
 
 
-def register_texts(written: Any, rendered: Any) -> None:
-    """Mask the secrets in variables and arguments of an app in the DAG file, before values of a run."""
+def register_texts(written: Any, rendered: Any) -> list[str]:
+    """Mask the secrets in variables and arguments of an app in the DAG file, before values of a run; return them."""
     found = []
     for given, made in zip(roles_of(written), roles_of(rendered), strict=False):
         with contextlib.suppress(Exception):  # an app that is not valid is refused later
             found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
             if isinstance(given.get("args"), list):
                 found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
-    register_some(map(forms_of, found))
+    return register_some(map(forms_of, found))
 
 
 def with_masks(value: Any) -> Any:

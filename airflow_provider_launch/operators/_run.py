@@ -133,7 +133,8 @@ class OperatorRun(TaskRun):
         app = op._app_for(app, self._hook.options.backend)  # noqa: SLF001 - for operators built on this one
         app = launch_app(app, op, self._ti, self._hook, sources)
         self._roles = app.roles
-        places = places_of(app)
+        written = op._written  # noqa: SLF001 - part of the operator
+        places = places_of(app, written.secrets if written is not None else ())
         handle = attempt.acquire(app, cfg, places)
         if op.do_xcom_push and op._pushes_app:  # noqa: SLF001 - for operators built on this one
             self._ti.xcom_push("handle", clean_text(handle))
@@ -180,8 +181,7 @@ class OperatorRun(TaskRun):
             if reason == "silent":
                 self._silent, self._hangs = text, True
             if self._masked is None:
-                with contextlib.suppress(AppUnavailableError):
-                    self._retry(self._mask_kept, places)
+                self._retry(self._mask_kept, places)
             return self._to_end(handle, dataclasses.replace(progress, since=progress.since or self._attempt.since))
 
     def _to_end(self, handle: str, progress: FollowProgress) -> dict[str, Any]:
@@ -393,7 +393,7 @@ class OperatorRun(TaskRun):
                 copied = copied_variables(self._scheduler.describe_native(attempt.app_id))
         inherited = places_in_copied(copied)
         values = hidden_values(app.roles, copied, [*places, *inherited])
-        if attempt.adopted is not None:
+        if attempt.is_of_earlier_try:
             # It has the values of its launch, which may differ by now.
             places = places if attempt.places is None else attempt.places
             with contextlib.suppress(LaunchError):
@@ -403,7 +403,9 @@ class OperatorRun(TaskRun):
 
     def _mask_kept(self, places: list[Place]) -> None:
         """Mask the secrets of an app that an earlier part of the task has launched."""
-        self._masked = register(kept_values(self._scheduler, self._attempt.app_id, places))
+        # A damaged request is not worth a wait.
+        with contextlib.suppress(AppUnavailableError):
+            self._masked = register(kept_values(self._scheduler, self._attempt.app_id, places))
 
     def _restore_request(self, places: list[Place]) -> None:
         """Set the field `request` again, because a task that resumes starts without it."""

@@ -36,6 +36,8 @@ class Written:
     """The directories of its workspaces, and marks such as `.` among its arguments."""
     emptied: set[str] = field(default_factory=set)
     """The options that it sets to nothing."""
+    secrets: list[str] = field(default_factory=list)
+    """The values of the file that are masked, then those with names in the file."""
     code: Code | None = None
     """The texts that a function could name which builds the app."""
     components: set[str] = field(default_factory=set)
@@ -115,7 +117,7 @@ def _elements(values: object) -> list[Any]:
 def _written(task: Any, elements: Sequence[Mapping[str, Any]], makers: Sequence[Any] = ()) -> Written:
     """Return the part of authors in sets of arguments; `makers` are functions that make an app of values of a run."""
     found = Written()
-    register_elements(elements)
+    found.secrets += register_elements(elements)
     for element in elements:
         for name, value in element.items():
             # The name of an argument is not a path.

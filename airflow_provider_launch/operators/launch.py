@@ -445,7 +445,9 @@ class LaunchAppOperator(BaseOperator):
 
             made = settled_app(rendered) if marks else rendered
             if not is_external:
-                register_texts(content, made)
+                found = register_texts(content, made)
+                if self._written is not None:
+                    self._written.secrets += found
             return with_masks(made)
         self._marked_args = marked(rendered) if is_external else rendered
         self._unmarked_args = settled(self._marked_args)

@@ -88,20 +88,26 @@ class StepOperator(LaunchAppOperator):
         self.step_args = dict(step.args)
         self.env = dict(place.settings.env)
         self._elements: dict[str, Any] = {}
+        self._file_secrets: list[str] = []
+        """The secrets of the file; also those that it takes from Airflow."""
         self._attempt: Attempt | None = None
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
-        from airflow_provider_launch._task.secrets import register_parts, register_written
+        from airflow_provider_launch._task.secrets import forms_of, register_parts, register_some, register_written
+        from airflow_provider_launch.specs.secrets import hidden_in_env
 
         # Those of the file first, so that no number of values of a run pushes them out of the limit.
         fields = {name: getattr(self, name) for name in self.template_fields}
-        register_written([self.model.parameters, self.step.app, fields])
+        self._file_secrets = register_written([self.model.parameters, self.step.app, fields])
         if not self.step.template:
             self.command = ""
         super().render_template_fields(context, jinja_env)
         if not self.step.template:
             self.command = self.step.command
+        # Values of a run may be in the other fields.
+        own = [forms_of(hidden_in_env({name: self.env[name]})) for name in fields["env"] if name in self.env]
+        self._file_secrets += register_some(own)
         register_parts({name: getattr(self, name, None) for name in self.template_fields})
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -252,7 +258,7 @@ class StepOperator(LaunchAppOperator):
         fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
         arguments = self.step.args, [*self.model.parameters.values()]
         folders = {*folders_of(self.workspace, self.step.app), *marks_in(strings_in(arguments))}
-        self._written = Written({*strings_in(fields)}, folders, {*emptied_in(place.options)})
+        self._written = Written({*strings_in(fields)}, folders, {*emptied_in(place.options)}, self._file_secrets)
         if self.step.command_type == "app":  # other steps name no files, and need no code
             from airflow_provider_launch.operators._code import Code
 
@@ -333,7 +339,7 @@ class StepOperator(LaunchAppOperator):
             found[name] = str(value)
             mask_secret(found[name])
             # Also each line, and the JSON form.
-            register(forms_of([found[name]]))
+            self._file_secrets += register(forms_of([found[name]]))
         return found
 
     def _run_variables(self, context: Context) -> dict[str, str]:

@@ -208,7 +208,8 @@ def _var_args(fn: Callable[..., Any], name: str, words: Any) -> list[Any]:
     wrong = next((word for word in words if isinstance(word, (Mapping, list, tuple)) or word is None), words)
     if wrong is not words:
         raise ComponentUsageError(
-            f"component {fn.__name__!r}: {name!r} takes a list of strings, but {wrong!r} is not a text\n{_usage(fn)}"
+            f"component {fn.__name__!r}: {name!r} takes a list of strings, but it has a {type(wrong).__name__}\n"
+            f"{_usage(fn)}"
         )
     return [word if isinstance(word, str) else _as_text(word) for word in words]
 

@@ -25,13 +25,13 @@ _WHOLE = re.compile(
 """Names that end like one of something about a secret."""
 _PARTS = re.compile(
     r"passw|passphrase|secret|token(?!iz)|credential|(?:\A|_)creds?(?=_|\Z)|private|bearer|fernet|keyfile|api_?key|access_?key|account_?key"
-    r"|authorization|service_?account|session_?cookie|(?:\A|_)airflow_conn_"
+    r"|(?:\A|_)prox(?:y|ies)\Z|authorization|service_?account|session_?cookie|(?:\A|_)airflow_conn_"
 )
 _WORDS = re.compile(r"(?:\A|_)(?:auth|pass|dsn|pat|key|cookies?|proxy|proxies)(?=_|\Z)")
 _ABOUT = re.compile(
     r"_(?:name|id|type|kind|count|size|length|len|file|path|dir|url|uri|mode|method|timeout|ttl|policy|prefix|suffix"
     r"|field|column|index|version|provider|source|manager|backend|store|scope|enabled|required|env|var|ref|header|label"
-    r"|alias|format|algorithm)s?\Z"
+    r"|alias|format|algorithm|proxy|proxie|application_credential)s?\Z"
 )
 """With one of these words, the value describes a secret: its location, or a count."""
 _OTHER = re.compile(
@@ -41,7 +41,7 @@ _OTHER = re.compile(
 )
 """Words of models and programs: the tokens of a tokenizer, and the passes of a computation."""
 _NONE = re.compile(
-    r"\Akey\Z|(?:\A|_)secret_?name\Z"
+    r"\Akey\Z|\Aprimary_key\Z|(?:\A|_)(?:secret_?name|no_proxy)\Z"
     r"|(?:\A|_)(?:max|min|num|n|new|total|input|output|prompt|completion|cached|special)(?:_[a-z]+)?_tokens\Z"
     r"|(?:\A|_)(?:partition|sort|foreign|group|cache|object|row|index|join|merge|unique|public)_?key\Z"
 )

@@ -95,7 +95,7 @@ def test_many_long_secrets_cost_the_time_of_their_letters(written, monkeypatch):
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
     letters = random.Random(1)
     log.hide(["".join(letters.choices("abcdefgh", k=size)) for size in (16_000, *[100] * 127)])
-    monkeypatch.setattr(log, "_mask", None)
+    monkeypatch.setattr(TaskLog, "_hidden", lambda _self, piece: piece)
     text = "".join(letters.choices("abcdefgh", k=64 * PIECE_BYTES))
 
     started_at = time.process_time()

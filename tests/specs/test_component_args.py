@@ -232,7 +232,7 @@ def test_the_rest_is_a_list_or_a_line(words, expected):
         (rest, {}, ["needs the argument 'needed'", "usage: rest"]),
         (rest, [], ["the following arguments are required: --needed"]),
         (rest, {"needed": "n", "args": 3}, ["'args' takes a list of strings, not int"]),
-        (rest, {"needed": "n", "args": [["x"]]}, ["'args' takes a list of strings", "['x']"]),
+        (rest, {"needed": "n", "args": [["x"]]}, ["'args' takes a list of strings, but it has a list"]),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_usage(fn, arguments, texts):

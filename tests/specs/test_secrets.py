@@ -64,7 +64,7 @@ KINDS = {
     Kind.NONE: [
         "tokenizer", "TOKENIZERS_PARALLELISM", "max_tokens", "MAX_TOKENS", "max-new-tokens", "key", "sort_key",
         "secretName", "conn", "conn_id", "auth_method", "compass", "pattern", "monkey", "passage", "bypass", "key_file",
-        "SSH_KEY_PATH",
+        "SSH_KEY_PATH", "NO_PROXY", "PRIMARY_KEY",
     ],
 }  # fmt: skip
 
@@ -116,7 +116,8 @@ def test_labels_of_ordinary_names_are_shown() -> None:
     [
         ("AUTH", "kerberos"), ("private", "internal"), ("image_key", "image"),
         ("text_key", "text"), ("label_key", "labels"), ("routing_key", "events.created"),
-        ("NO_PROXY", "localhost,127.0.0.1,.svc.cluster.local"),
+        ("HTTP_PROXY", "http://squid01.example:3128"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/run/gcp/my-project-1a2b3c.json"),
         ("HTTP_PROXY", "http://proxy.example.com:3128"), ("token_file", "/run/secrets/token"), ("secret_path", "a/b"),
         ("TOKEN_URL", "https://login.example.com/oauth2/token"), ("image_token", "<image>"), ("eos_token", "</s>"),
         ("PASSWORD_MIN_LENGTH", "12"), ("first_pass", "coarse"), ("AUTH", "sha256"), ("train_tokens", "300000000000"),
