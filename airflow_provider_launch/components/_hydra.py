@@ -37,6 +37,7 @@ _PARTS = re.compile(
     r"(AppDef|BindMount|DeviceMount|Resource|RetryPolicy|Role|VolumeMount|Workspace|parse_mounts|resource)"
 )
 """Functions that make parts of an app and do nothing else, so that overrides may change their arguments."""
+_NO_KEY = "\0"
 _DEEPEST, _MOST_BRACKETS, _LONGEST = 30, 100, 10_000
 """Limits of an override, and of the characters of all: the parser needs minutes for ten times as many."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
@@ -98,16 +99,22 @@ def written_part(config_name: str, config_dir: str, overrides: Sequence[str], wr
         overrides: all overrides.
         written: overrides that did not come from a run; they are applied. So are all choices of files.
     """
+    from omegaconf import OmegaConf
+
     directory = _directory(config_dir)
     choices, _ = _read(overrides, directory)
     with contextlib.suppress(Exception):  # also those of resolvers
-        data = [each for one in overrides for each in _replaced(_read([one], directory)[1], one in written)]
-        return _changed(_resolved(_composed(config_name, directory, choices), data), _with_macros)
+        config = _composed(config_name, directory, choices)
+        data = []
+        for one in overrides:
+            for key, value, is_new in _read([one], directory)[1]:
+                if one in written:
+                    data.append((key, value, is_new))
+                # A key that a run adds would be a text, too.
+                elif OmegaConf.select(config, key, default=_NO_KEY) != _NO_KEY:
+                    data.append((key, _other(value), is_new))
+        return _changed(_resolved(config, data), _with_macros)
     return None
-
-
-def _replaced(data: Sequence[tuple[str, Any, bool]], is_written: bool) -> list[tuple[str, Any, bool]]:
-    return [(key, value if is_written else _other(value), may_be_new) for key, value, may_be_new in data]
 
 
 def _other(value: Any) -> Any:

@@ -296,6 +296,11 @@ def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
             is_workspace = getattr(node.func, "attr", getattr(node.func, "id", "")) in _WORKSPACES
             given += node.args if is_workspace else []
             given += [each.value for each in node.keywords if is_workspace or each.arg == "workspace"]
+        elif isinstance(node, ast.Dict):
+            # `{"workspace": {"projects": {".": ""}}}`, as in JSON.
+            given += [value for key, value in zip(node.keys, node.values, strict=True) if _is_key(key)]
+        elif isinstance(node, ast.Assign):
+            given += [node.value] if any(_is_key(getattr(each, "slice", None)) for each in node.targets) else []
         elif isinstance(node, ast.arguments):
             pairs: list[tuple[ast.arg, ast.expr | None]] = [
                 *zip([*node.posonlyargs, *node.args][::-1], node.defaults[::-1], strict=False)
@@ -308,6 +313,10 @@ def _marks_in(tree: ast.AST, variables: Mapping[str, Any]) -> Iterator[str]:
                 text = variables.get(part.id)
             if isinstance(text, str) and text and is_mark(text):
                 yield text
+
+
+def _is_key(node: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("workspace", "projects")
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -140,7 +140,8 @@ def parts_of_arguments(texts: Iterable[str]) -> Iterator[str]:
 def roles_of(app: Any) -> list[Any]:
     """Return the fields of each role of an app, which may be a mapping; none if it is not valid."""
     roles = app.get("roles") if isinstance(app, Mapping) else getattr(app, "roles", None)
-    return [each if isinstance(each, Mapping) else vars(each) for each in roles] if isinstance(roles, list) else []
+    found = roles if isinstance(roles, list) else []
+    return [each if isinstance(each, Mapping) else getattr(each, "__dict__", {}) for each in found]
 
 
 def strings_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:

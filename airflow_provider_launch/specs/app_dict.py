@@ -218,6 +218,10 @@ def _read_resource(data: object, path: _Path, problems: list[Problem]) -> object
 
 
 def _read_workspace(data: object, path: _Path, problems: list[Problem]) -> object:
+    if isinstance(data, Mapping) and not isinstance(projects := data.get("projects", {}), Mapping):
+        found = type(projects).__name__
+        problems.append(((*path, "projects"), f"must be a dict of path to sub-directory, but is of type {found}"))
+        return None
     return None if data is None else _read(Workspace, data, path, problems)
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,6 +28,9 @@ class Workspace:
 
     def __post_init__(self) -> None:
         """Turn `file://` URLs into paths, and refuse other URLs."""
+        given: object = self.projects
+        if not isinstance(given, Mapping):
+            raise InvalidAppError(f"projects of a workspace must be a mapping of path to sub-directory, not {given!r}")
         self.projects = {_path_of(project): target for project, target in self.projects.items()}
 
     def __bool__(self) -> bool:
@@ -97,7 +100,7 @@ class Workspace:
             # The text may come from a run: loading a deep one would exhaust the stack.
             problem = _problem(text, yaml.parse(text, Loader=yaml.BaseLoader))
             parsed = yaml.load(text, Loader=yaml.BaseLoader) if problem is None else {}  # noqa: S506 - it only makes text
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # also a number of a character that is too large
             msg = f"workspace {shown} is not valid YAML: {error}"
             raise ValueError(msg) from error
         if problem is not None:

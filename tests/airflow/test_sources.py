@@ -881,6 +881,19 @@ def test_a_mapped_task_has_what_its_group_sets(tmp_path, given: dict[str, Any]) 
     assert run_task(made, FakeExecutionApi(), map_index=0).error is None
 
 
+@pytest.mark.parametrize(
+    ("role", "error"),
+    [("r", "roles.0: must be a dict"), ({"name": "r", "image": "", "workspace": {"projects": ["."]}},
+                                        "roles.0.workspace.projects: must be a dict")],
+)  # fmt: skip
+def test_a_role_of_a_run_that_is_not_valid_is_named(role: object, error: str) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = role
+    found = ran(api, app={"name": "app", "roles": [BaseOperator(task_id="make").output]})
+
+    assert error in str(found.error)
+
+
 @pytest.mark.parametrize("path", ["~nobody-here/x", "src/no"])
 def test_a_path_that_does_not_exist_is_named(tmp_path, path: str) -> None:
     with a_dag() as dag:
@@ -982,6 +995,52 @@ def test_the_directory_of_a_config_may_be_a_mark(tmp_path, monkeypatch, args: An
     found = ran(component="utils.hydra", component_args=given, params={"n": 1})
 
     assert "must give an AppDef, not dict" in str(found.error)
+
+
+def test_the_key_of_an_override_names_no_directory(tmp_path, monkeypatch) -> None:
+    """A run may add keys to a mapping, which are no texts of the author."""
+    for name in ("src", "keys"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text("")
+    role = (
+        "image: '', entrypoint: ls, workspace: {_target_: airflow_provider_launch.specs.Workspace, projects: {src: ''}}"
+    )
+    (tmp_path / "one.yaml").write_text(CONFIG_OF_HYDRA.replace("image: i, entrypoint: x", role))
+    monkeypatch.setitem(support.RUN, "conf", {"override": "+app.roles.0.workspace.projects.keys=''"})
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        args = ["-cd", str(tmp_path), "-cn", "one", "{{ dag_run.conf['override'] }}"]
+        made = LaunchAppOperator(
+            task_id="t", component="utils.hydra", component_args=args, launch_conn_id="launch_local_default"
+        )
+    found = run_task(made, FakeExecutionApi())
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("keys.txt")
+
+
+def test_the_key_of_an_override_is_no_part_of_a_path(secret, tmp_path) -> None:
+    config = CONFIG_OF_HYDRA.replace("entrypoint: x", "entrypoint: x, metadata: {docker: ''}")
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "one.yaml").write_text(config)
+    api = FakeExecutionApi()
+    key = secret.name.replace(".", "_")
+    path = secret.rename(secret.with_name(key))
+    api.xcoms["make", "return_value"] = [f"app.roles.0.metadata.docker={path}", f"+app.metadata.{key}=a"]
+    args = {
+        "config_dir": str(tmp_path / "dags"),
+        "config_name": "one",
+        "overrides": BaseOperator(task_id="make").output,
+    }
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dags" / "dag.py")
+        made = LaunchAppOperator(
+            task_id="t", component="utils.hydra", component_args=args, launch_conn_id="place", unavailable_for_s=0
+        )
+    found = run_task(made, api)
+
+    assert REFUSED in str(found.error)
+    assert not found.logged("hush-token")
 
 
 @pytest.mark.parametrize("names", [["config_dir"], ["config_name"], ["config_dir", "config_name"]])

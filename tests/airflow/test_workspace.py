@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from airflow.sdk import task as sdk_task
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
@@ -72,3 +75,27 @@ def test_a_scheduler_that_mirrors_nothing_refuses(dag_folder, monkeypatch):
 
     assert ran.state == "failed"
     assert "does not mirror workspaces" in str(ran.error)
+
+
+def code_in_json() -> dict[str, Any]:
+    """An app as JSON, with the directory of the DAG file."""
+    role = {"name": "r", "image": "", "entrypoint": "ls", "workspace": {"projects": {".": ""}}}
+    return {"name": "app", "roles": [role]}
+
+
+def code_in_item() -> dict[str, Any]:
+    app = {"name": "app", "roles": [{"name": "r", "image": "", "entrypoint": "ls"}]}
+    app["roles"][0]["workspace"] = {"projects": {".": ""}}  # type: ignore[index, call-overload]
+    return app
+
+
+@pytest.mark.parametrize("function", [code_in_json, code_in_item])
+def test_a_mark_in_the_json_of_a_function_names_a_directory(tmp_path, function: Any) -> None:
+    (tmp_path / "well.key").write_text("")
+    with a_dag() as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        made = sdk_task.launch(launch_conn_id="launch_local_default")(function)().operator
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.error is None
+    assert found.logged("well.key")
