@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 _SHORTEST = 5
 """Airflow does not mask shorter values, and logs a warning for them."""
-_NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "bearer", "always", "never"})
+_NO_SECRETS = frozenset({
+    "false", "enabled", "disabled", "default", "basic", "bearer", "token", "digest", "apikey", "always", "never"
+})  # fmt: skip
 
 _MOST, _MOST_CHARS = 128, 32 * 1024
 """Limits for the masks of one app, because Airflow compiles all masks of a process again for each new one."""
@@ -47,12 +49,15 @@ _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_be
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
 _LENGTH = 5
-_RANKS = 3
+_RANKS, _RANK_OF_FORM = 3, 1
 _MOST_OF_AUTHORS = 64
 _MOST_OF_PART = 16
 _MOST_ENDS = 50
 """Positions at which the end of a hidden part is searched."""
 _VALUES = macros.Values("", "", "", "")
+
+_registered = set[str]()
+"""The values that this process has registered, of the one task of a worker; others were fetched."""
 
 Place = Sequence[Any]
 """`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole.
@@ -78,7 +83,10 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
                 break
     for role in app.roles:
         for kind, name, text in _texts(role):
-            found += [[role.name, kind, name, start, end] for start, end in hidden_spans(text)]
+            for start, end in hidden_spans(text):
+                # Airflow has masked it itself, because a template of the authors has fetched it.
+                is_fetched = text[start:end] not in _registered and len(found) < 2 * _MOST_OF_AUTHORS
+                found.append([role.name, kind.upper() if is_fetched else kind, name, start, end])
         # No more than can be masked, because the search for each takes as long as the text.
         named = hidden_in_env(role.env) | hidden_in_args(role.args)
         by_name, _ = chosen({value: 0 if is_named else 2 for value, is_named in named.items() if value})
@@ -173,7 +181,12 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> list[str
                 _merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
     # The app that is built of them has the forms with replaced macros.
     pieces = {piece: named for value, named in found.items() for piece in _without_marks(value)}
-    return register(forms_of(pieces, has_macros=False))
+    return _whole(forms_of(pieces, has_macros=False))
+
+
+def _whole(forms: dict[str, int]) -> list[str]:
+    """Mask the values, and return those that are no forms of others, such as the lines of a key."""
+    return [value for value in register(forms) if forms[value] != _RANK_OF_FORM]
 
 
 def _without_marks(value: str) -> Iterator[str]:
@@ -215,7 +228,10 @@ def register_parts(value: Any) -> None:
 
 def register_some(parts: Iterable[Mapping[str, int]]) -> list[str]:
     """Mask some values of each part, and not more than the limit for one app; and return them."""
-    return register([value for part in parts for value in chosen(part)[0][:_MOST_OF_PART]])
+    found: dict[str, int] = {}
+    for part in parts:
+        found |= {value: part[value] for value in chosen(part)[0][:_MOST_OF_PART]}
+    return _whole(found)
 
 
 def register_error(error: BaseException) -> None:
@@ -266,7 +282,7 @@ def forms_of(values: Iterable[str], *, has_macros: bool = True) -> dict[str, int
 
 
 def _is_maskable(text: str) -> bool:
-    return len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS
+    return len(text) >= _SHORTEST and text.strip().lower() not in _NO_SECRETS
 
 
 def _forms(printed: set[str]) -> Iterator[str]:
@@ -366,6 +382,7 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
     from airflow_provider_launch._airflow import mask_secret
 
     kept, left_out = chosen(values)
+    _registered.update(value for value in kept if _masked(value) != MASK)
     for value in kept:
         mask_secret(value)
     if left_out and warn is not None:

@@ -41,6 +41,7 @@ def component_app(task: LaunchAppOperator, args: Any) -> AppDef:
     """
     function = function_of(task)
     _check_configs(task, function)
+    _mask_defaults(task, function)
     app: AppDef = settled_app(build_app(function, _arguments(args), _defaults(task)))
     check_app(app)
     return app
@@ -62,6 +63,17 @@ def check_name(task: LaunchAppOperator) -> None:
         )
     if written.code is not None:
         written.code.read(function_of(task, name))
+
+
+def _mask_defaults(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:
+    """Mask the arguments with names of secrets, also those that the task does not give."""
+    from airflow_provider_launch._task.secrets import hidden_in_arguments, register
+
+    if task._written is None:  # noqa: SLF001 - part of the operator
+        return  # while the DAG is parsed
+    with contextlib.suppress(InvalidAppError):  # the component itself reports it
+        bound = bound_args(function, _arguments(task.component_args), _defaults(task))
+        register(hidden_in_arguments({**bound.positional_args, **bound.kwargs}))
 
 
 def _check_configs(task: LaunchAppOperator, function: Callable[..., AppDef]) -> None:

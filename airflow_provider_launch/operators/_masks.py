@@ -18,6 +18,7 @@ from airflow_provider_launch._task.secrets import (
 )
 from airflow_provider_launch.operators._sources import roles_of
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.secret_names import is_secret_name
 from airflow_provider_launch.specs.secrets import hidden_in_args, hidden_in_env, hidden_in_text
 
 
@@ -35,22 +36,35 @@ def register_elements(elements: Iterable[Mapping[str, Any]]) -> list[str]:
     return found + register_written(named)
 
 
-def register_field(rendered: Any, function: Callable[..., Any] | None = None, *, is_option: bool = False) -> None:
-    """Mask the secrets in a rendered field.
+def register_field(
+    content: Any, rendered: Any, function: Callable[..., Any] | None = None, *, is_option: bool = False
+) -> list[str]:
+    """Mask the secrets in a rendered field; return those whose names are in the DAG file.
 
     Args:
+        content: the field in the DAG file.
         rendered: the field.
         function: takes the values of the field by position.
         is_option: whether the field has options of the scheduler.
     """
-    if function is not None and rendered:
+    named: Mapping[str, Any] = rendered if isinstance(content, Mapping) and isinstance(rendered, Mapping) else {}
+    is_list = isinstance(content, (list, tuple)) and isinstance(rendered, (list, tuple))
+    if function is not None and is_list:
         from airflow_provider_launch.functions.arguments import named_args
 
-        register_parts(named_args(function, rendered))
+        named = named_args(function, rendered)
+    names = [name for name in map(str, named) if is_secret_name(name) and (is_list or name in content)]
+    own = [hidden_in_arguments({name: named[name]}) for name in names]
+    if is_list and function is None:
+        own += [forms_of(hidden_in_args([each for each in rendered if isinstance(each, str)]))]
+    found = [] if is_option else register_some(own)
     if is_option:
         register(hidden_in_options(rendered))
     else:
+        if is_list:
+            register_parts(named)
         register_parts(rendered)
+    return found
 
 
 def register_texts(written: Any, rendered: Any) -> list[str]:

@@ -476,9 +476,10 @@ class LaunchAppOperator(BaseOperator):
         from airflow_provider_launch.operators._masks import register_field
 
         is_args = content is getattr(self, "op_args", None)
-        register_field(
-            rendered, getattr(self, "python_callable", None) if is_args else None, is_option=content is self.cfg
-        )
+        function = getattr(self, "python_callable", None) if is_args else None
+        found = register_field(content, rendered, function, is_option=content is self.cfg)
+        if self._written is not None:
+            self._written.secrets += found
 
     def prepare_for_execution(self) -> Any:
         """Return the copy that runs, with the part of the authors of the DAG file."""

@@ -47,7 +47,7 @@ _NONE = re.compile(
 )
 """Names of data and models."""
 
-_BETWEEN_WORDS = re.compile(r"[ \t_\-./:,;<>\[\]|*${}()+~@=\\\"']+")
+_BETWEEN_WORDS = re.compile(r"[ \t\0_\-./:,;<>\[\]|*${}()+~@=\\\"']+")
 _ORDINARY_WORD = re.compile(
     r"[A-Za-z]?[a-z]{0,19}|[A-Z]{1,19}|[A-Z]?[a-z]{2,19}(?:[A-Z][a-z]{1,19}){1,3}|\d{1,15}(?:[eE]\d{0,3})?"
     r"|[A-Za-z]{1,3}\d{1,2}|(?i:oauth|https?|sha|md|rsa|aes|ed)\d{1,5}"

@@ -36,6 +36,10 @@ def no_masks() -> Iterator[None]:
     """Each test masks only its own secrets, because its output may contain those of another test."""
     from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 
+    from airflow_provider_launch._task import secrets
+
+    # Each task has a process of its own.
+    secrets._registered.clear()
     reset_secrets_masker()
     yield
     reset_secrets_masker()

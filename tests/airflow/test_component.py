@@ -280,3 +280,21 @@ def test_a_script_is_found(where, tmp_path, monkeypatch):
     ran = run_task(task, FakeExecutionApi())
 
     assert (ran.error, lines_of(ran)) == (None, ["trained"])
+
+
+def with_default(x: str, db_password: str = "hush-default") -> AppDef:
+    return AppDef("app", [Role("main", "", entrypoint="echo", args=[x, db_password])])
+
+
+def test_the_default_of_an_argument_is_masked(no_masks) -> None:
+    from airflow.sdk.log import redact
+
+    with a_dag():
+        made = LaunchAppOperator(
+            task_id="t", component=f"{__name__}:with_default", component_args={"x": "{{ run_id }}"},
+            launch_conn_id="launch_local_default",
+        )  # fmt: skip
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.error is None
+    assert "hush-default" not in str(redact("\n".join(found.lines)))

@@ -199,9 +199,10 @@ def many_tokens() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
-@pytest.mark.parametrize("how", ["app", "function", "pipeline"])
+@pytest.mark.parametrize("how", ["app", "function", "pipeline", "fetched", "fetched text", "many lines"])
 def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monkeypatch, how, is_deferrable) -> None:
     secret, base = "Xk9-admin-Qz7-of-the-author", {"deferrable": is_deferrable}
+    monkeypatch.setenv("AIRFLOW_CONN_DB", f"postgres://me:{secret}@h/d")
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(is_deferrable))
     monkeypatch.setitem(support.RUN, "conf", {"given": many_tokens(), **(many_tokens() if how == "pipeline" else {})})
     if how == "pipeline":
@@ -212,7 +213,18 @@ def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monke
     elif how == "app":
         env = {"DB_PASSWORD": secret} | {name: f"{{{{ dag_run.conf['given']['{name}'] }}}}" for name in many_tokens()}
         task = launch(sh("sleep 1; echo with $DB_PASSWORD", env=env), **base)
+    elif how in {"fetched text", "many lines"}:
+        # A list in one text of a run has any number of secrets.
+        lines = "\n".join(f"line {number} of a key" for number in range(50))
+        name = "WHERE" if how == "fetched text" else "DB_PASSWORD"
+        keys = {} if how == "fetched text" else {"A_PRIVATE_KEY": lines, "B_PRIVATE_KEY": lines.upper()}
+        env = keys | {
+            name: "{{ conn.db.password }}",
+            "API_TOKENS": "{{ dag_run.conf['given'].values() | list | tojson }}",
+        }
+        task = launch(sh(f"sleep 1; echo with ${name}", env=env), **base)
     else:
+        secret = "{{ conn.db.password }}" if how == "fetched" else secret
         with a_dag():
             function = sdk_task.launch_python(launch_conn_id="launch_local_default", **base)(prints)
             task = function(secret, "{{ dag_run.conf['given'] }}").operator

@@ -78,6 +78,21 @@ def test_locations_lead_to_the_values(given, copied, values) -> None:
     assert hidden_values(given.roles, copied, places).keys() == values
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("S3_KEY", "data/{{ run_id }}/train.csv", "/data/models/train.csv"),
+        ("COOKIE_DOMAIN", "{{ run_id }}.example.com", "www.example.com"),
+        ("AUTHORIZATION", "Bearer {{ run_id }}", "Bearer of news"),
+        ("AUTHORIZATION", "token {{ run_id }}", "token expired"),
+    ],
+)
+def test_ordinary_words_next_to_a_template_are_shown(name: str, value: str, line: str) -> None:
+    register_written([{"env": {name: value}}])
+
+    assert redact(line) == line
+
+
 @pytest.mark.parametrize("flag", ["--token=", "--token ", "--api-key '"], ids=["equals", "blank", "quoted"])
 def test_the_value_of_a_flag_in_a_command_is_masked(flag: str) -> None:
     given = app(args=["-c", f"login {flag}hush-variable' && train"])
