@@ -185,7 +185,7 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> list[str
 
 
 def _whole(forms: dict[str, int]) -> list[str]:
-    """Mask the values, and return those that are no forms of others, such as the lines of a key."""
+    """Mask the values, and return them without the forms of others, such as the lines of a key."""
     return [value for value in register(forms) if forms[value] != _RANK_OF_FORM]
 
 

@@ -116,7 +116,7 @@ def is_mark(text: str) -> bool:
 def folders_of(workspace: object, app: object) -> Iterator[str]:
     """Yield the directories of the workspace of a task, in any of its forms, and of those of its app.
 
-    An empty text is none: `workspace=""` means that there is no workspace.
+    Not an empty text: `workspace=""` means that there is no workspace.
     """
     for value in (workspace, *(role.get("workspace") for role in roles_of(app))):
         projects = getattr(value, "projects", value)

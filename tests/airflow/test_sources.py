@@ -998,7 +998,7 @@ def test_the_directory_of_a_config_may_be_a_mark(tmp_path, monkeypatch, args: An
 
 
 def test_the_key_of_an_override_names_no_directory(tmp_path, monkeypatch) -> None:
-    """A run may add keys to a mapping, which are no texts of the author."""
+    """A run may add keys to a mapping, and the author has not written these."""
     for name in ("src", "keys"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.txt").write_text("")
