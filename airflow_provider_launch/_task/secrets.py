@@ -12,6 +12,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -62,7 +63,8 @@ _registered = set[str]()
 Place = Sequence[Any]
 """`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole.
 
-In capitals (`ENV`) it is a value of the authors, which no number of values of a run pushes out of the limits.
+In capitals (`ENV`) it is a value of the authors, and with a capital (`Env`) one that Airflow has fetched: no number of
+values of a run pushes these out of the limits.
 """
 
 
@@ -73,20 +75,25 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
         app: the app.
         of_authors: values that authors wrote, the most important ones first.
     """
+    from airflow_provider_launch.functions.arguments import written
+
     found: list[Place] = []
     texts = [(role.name, *each) for role in app.roles for each in _texts(role)]
     for value in [*dict.fromkeys(of_authors)][:_MOST_OF_AUTHORS]:
-        # One location is enough to know the value.
-        for role_name, kind, name, text in texts:
-            if (start := text.find(value)) >= 0:
-                found.append([role_name, kind.upper(), name, start, start + len(value)])
-                break
+        # One location is enough to know the value, also as a function's arguments have it.
+        forms = (
+            value,
+            macros.escape(value),
+            macros.escape(json.dumps(value)[1:-1]),
+            macros.escape(written(value)[1:-1]),
+        )
+        places = ((*each[:3], each[3].find(form), len(form)) for form in forms for each in texts if form in each[3])
+        for role_name, kind, name, start, length in islice(places, 1):
+            found.append([role_name, kind.upper(), name, start, start + length])
     for role in app.roles:
         for kind, name, text in _texts(role):
             for start, end in hidden_spans(text):
-                # Airflow has masked it itself, because a template of the authors has fetched it.
-                is_fetched = text[start:end] not in _registered and len(found) < 2 * _MOST_OF_AUTHORS
-                found.append([role.name, kind.upper() if is_fetched else kind, name, start, end])
+                found.append([role.name, kind.title() if _is_fetched(text[start:end]) else kind, name, start, end])
         # No more than can be masked, because the search for each takes as long as the text.
         named = hidden_in_env(role.env) | hidden_in_args(role.args)
         by_name, _ = chosen({value: 0 if is_named else 2 for value, is_named in named.items() if value})
@@ -94,6 +101,13 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
             found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
                       for value in by_name if value in text]  # fmt: skip
     return found
+
+
+def _is_fetched(hidden: str) -> bool:
+    """Return whether Airflow has masked a text, or a part of it, because a template has fetched it."""
+    for value in sorted(_registered, key=len, reverse=True):
+        hidden = hidden.replace(value, "")
+    return bool(hidden)
 
 
 def places_in_copied(copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
@@ -124,13 +138,14 @@ def hidden_values(
 ) -> dict[str, int]:
     """Return the values with secret-like names and those at the given locations; missing locations are ignored.
 
-    The number of each is its rank, as in `forms_of`; for values of the authors it is below zero.
+    The number of each is its rank, as in `forms_of`; for values of the authors, and fetched ones, it is below zero.
     """
     roles = list(roles)
     texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
     texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
     found: dict[str, bool] = {}
     of_authors: dict[str, bool] = {}
+    fetched: dict[str, bool] = {}
     for role in roles:
         _merge(found, hidden_in_env(role.env))
         _merge(found, hidden_in_args(role.args))
@@ -138,12 +153,13 @@ def hidden_values(
         _merge(found, hidden_in_env(env))
     for role_name, kind, name, start, end in places:
         text = texts.get((role_name, kind.lower(), name), "")
-        if kind.isupper():
-            of_authors[text[start:end]] = True
+        if kind.isupper() or kind.istitle():
+            (of_authors if kind.isupper() else fetched)[text[start:end]] = True
         else:
             _merge(found, {text[start:end]: text[start:end] == text})
-    first = {value: rank - _RANKS for value, rank in forms_of(of_authors).items()}
-    return {**forms_of(found), **first}
+    second = {value: rank - _RANKS for value, rank in forms_of(fetched).items()}
+    first = {value: rank - 2 * _RANKS for value, rank in forms_of(of_authors).items()}
+    return {**forms_of(found), **second, **first}
 
 
 def hidden_in_app(app: AppDef) -> dict[str, int]:

@@ -37,7 +37,6 @@ _PARTS = re.compile(
     r"(AppDef|BindMount|DeviceMount|Resource|RetryPolicy|Role|VolumeMount|Workspace|parse_mounts|resource)"
 )
 """Functions that make parts of an app and do nothing else, so that overrides may change their arguments."""
-_NO_KEY = "\0"
 _DEEPEST, _MOST_BRACKETS, _LONGEST = 30, 100, 10_000
 """Limits of an override, and of the characters of all: the parser needs minutes for ten times as many."""
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
@@ -105,16 +104,29 @@ def written_part(config_name: str, config_dir: str, overrides: Sequence[str], wr
     choices, _ = _read(overrides, directory)
     with contextlib.suppress(Exception):  # also those of resolvers
         config = _composed(config_name, directory, choices)
+        known = OmegaConf.to_container(config)
         data = []
         for one in overrides:
             for key, value, is_new in _read([one], directory)[1]:
                 if one in written:
                     data.append((key, value, is_new))
                 # A key that a run adds would be a text, too.
-                elif OmegaConf.select(config, key, default=_NO_KEY) != _NO_KEY:
+                elif _has_key(known, key):
                     data.append((key, _other(value), is_new))
         return _changed(_resolved(config, data), _with_macros)
     return None
+
+
+def _has_key(config: Any, key: str) -> bool:
+    """Return whether plain data have a key such as `app.roles.0`; its value may be missing."""
+    for part in key.split("."):
+        if isinstance(config, list) and part.isdecimal() and int(part) < len(config):
+            config = config[int(part)]
+        elif isinstance(config, dict) and part in config:
+            config = config[part]
+        else:
+            return False
+    return True
 
 
 def _other(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch._task.secrets import (
@@ -56,7 +56,7 @@ def register_field(
     names = [name for name in map(str, named) if is_secret_name(name) and (is_list or name in content)]
     own = [hidden_in_arguments({name: named[name]}) for name in names]
     if is_list and function is None:
-        own += [forms_of(hidden_in_args([each for each in rendered if isinstance(each, str)]))]
+        own += _parts_of_args([each for each in rendered if isinstance(each, str)])
     found = [] if is_option else register_some(own)
     if is_option:
         register(hidden_in_options(rendered))
@@ -69,13 +69,18 @@ def register_field(
 
 def register_texts(written: Any, rendered: Any) -> list[str]:
     """Mask the secrets in variables and arguments of an app in the DAG file, before values of a run; return them."""
-    found = []
+    found, parts = [], []
     for given, made in zip(roles_of(written), roles_of(rendered), strict=False):
         with contextlib.suppress(Exception):  # an app that is not valid is refused later
             found += [hidden_in_env({name: made["env"][name]}) for name in given.get("env") or ()]
             if isinstance(given.get("args"), list):
-                found += [hidden_in_args(made["args"]), *map(hidden_in_text, made["args"])]
-    return register_some(map(forms_of, found))
+                parts += [*_parts_of_args(made["args"]), *(forms_of(hidden_in_text(each)) for each in made["args"])]
+    return register_some([*map(forms_of, found), *parts])
+
+
+def _parts_of_args(args: Sequence[str]) -> list[dict[str, int]]:
+    """Return the secrets of each argument with the flag before it, so that none takes the places of another."""
+    return [forms_of(hidden_in_args(pair)) for pair in zip(["", *args], args, strict=False)]
 
 
 def with_masks(value: Any) -> Any:

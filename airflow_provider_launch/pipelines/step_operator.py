@@ -296,7 +296,7 @@ class StepOperator(LaunchAppOperator):
         if not is_written and (is_on_worker or is_imported or is_copied):
             folder = (self.model.folder / given.code_dir).resolve()
             Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
-        if not self._is_written(given.data_dir, written.data_dir):
+        if given.data_dir and not self._is_written(given.data_dir, written.data_dir):
             folder = expanded(given.data_dir).resolve()
             # The start of a template, as in `/data/{{ run_id }}`.
             start = written.data_dir.partition("{")[0].rpartition("/")[0]
@@ -307,7 +307,8 @@ class StepOperator(LaunchAppOperator):
     def _is_written(self, given: str, written: str) -> bool:
         """Return whether the file names a folder, as a whole or in parts; `given` is the rendered text of `written`."""
         if not given or given == written:
-            return True
+            # An empty text of a run means the folder of the file.
+            return given == written
         from airflow_provider_launch.operators._code import is_joined
 
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.

@@ -347,14 +347,17 @@ def test_the_environment_is_not_the_code_of_a_function(monkeypatch) -> None:
         (["folder=FOLDER", "n={{ var.value.n }}"], True),
         (["site=own", "n={{ var.value.n }}"], True),
         (["site={{ var.value.site }}"], True),
+        (["missing={{ var.value.n }}"], True),
         (["folder={{ var.value.folder }}"], False),
         (["folder=FOLDER", "n={{ var.value.folder }}", "part={{ var.value.part }}"], False),
         (["+app.roles.0.metadata.docker={{ var.value.folder }}/kubeconfig"], False),
     ],
 )
 def test_a_config_of_hydra_opens_files_of_its_author(secret, tmp_path, monkeypatch, overrides, is_allowed) -> None:
-    config = "defaults: [_self_, {site: other}]\nn: 0\nfolder: OWN\npart: kubeconfig\n" + CONFIG_OF_HYDRA.strip()[:-2]
-    config = f"{config}, metadata: {{docker: '${{folder}}/${{part}}'}}, args: ['n=${{n}}']}}]\n"
+    missing = "'???'" if "missing" in str(overrides) else "'one'"
+    config = f"defaults: [_self_, {{site: other}}]\nn: 0\nmissing: {missing}\nfolder: OWN\npart: kubeconfig\n"
+    config += CONFIG_OF_HYDRA.strip()[:-2]
+    config = f"{config}, metadata: {{docker: '${{folder}}/${{part}}'}}, args: ['n=${{n}}', 'x${{missing}}']}}]\n"
     (tmp_path / "one.yaml").write_text(config.replace("OWN", str(tmp_path)))
     (tmp_path / "site").mkdir()
     for name in ("own", "other"):

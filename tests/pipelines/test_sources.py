@@ -171,13 +171,13 @@ open("FOLDER/imported", "w").close()
 
 
 @pytest.mark.parametrize("step", [COMPONENT, PROJECT], ids=["component", "project"])
-@pytest.mark.parametrize("given", ["FOLDER/other", "other"], ids=["path", "part"])
+@pytest.mark.parametrize("given", ["FOLDER/other", "other", ""], ids=["path", "part", "empty"])
 def test_an_earlier_step_does_not_name_the_folder_of_the_code(opened, tmp_path, step: str, given: str) -> None:
     """The worker imports the component there, and copies files of the project from there into the app."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "theirs.py").write_text(THEIRS.replace("FOLDER", str(tmp_path)))
     (tmp_path / "other" / "a.key").write_text("hush\n")
-    text = OF_RUN if given.startswith("FOLDER") else f"FOLDER/{OF_RUN}"
+    text = OF_RUN if given.startswith("FOLDER") or not given else f"FOLDER/{OF_RUN}"
 
     with pytest.raises(Exception, match=r"setting 'code_dir' of the executor names .* is not written in the DAG file"):
         opened(step.replace("DIR", text), {"path": given.replace("FOLDER", str(tmp_path))})
