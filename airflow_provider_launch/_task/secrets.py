@@ -75,18 +75,13 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
         app: the app.
         of_authors: values that authors wrote, the most important ones first.
     """
-    from airflow_provider_launch.functions.arguments import written
-
     found: list[Place] = []
     texts = [(role.name, *each) for role in app.roles for each in _texts(role)]
     for value in [*dict.fromkeys(of_authors)][:_MOST_OF_AUTHORS]:
+        from airflow_provider_launch.functions.arguments import written  # few tasks need it
+
         # One location is enough to know the value, also as a function's arguments have it.
-        forms = (
-            value,
-            macros.escape(value),
-            macros.escape(json.dumps(value)[1:-1]),
-            macros.escape(written(value)[1:-1]),
-        )
+        forms = (value, macros.escape(value), macros.escape(written(value)[1:-1]))
         places = ((*each[:3], each[3].find(form), len(form)) for form in forms for each in texts if form in each[3])
         for role_name, kind, name, start, length in islice(places, 1):
             found.append([role_name, kind.upper(), name, start, start + length])
@@ -157,9 +152,10 @@ def hidden_values(
             (of_authors if kind.isupper() else fetched)[text[start:end]] = True
         else:
             _merge(found, {text[start:end]: text[start:end] == text})
-    second = {value: rank - _RANKS for value, rank in forms_of(fetched).items()}
+    # Not the lines of fetched keys, which would take the places of named values.
+    second = {value: rank - _RANKS for value, rank in forms_of(fetched).items() if rank != _RANK_OF_FORM}
     first = {value: rank - 2 * _RANKS for value, rank in forms_of(of_authors).items()}
-    return {**forms_of(found), **second, **first}
+    return {**forms_of({**fetched, **found}), **second, **first}
 
 
 def hidden_in_app(app: AppDef) -> dict[str, int]:

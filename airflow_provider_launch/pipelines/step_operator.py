@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -34,6 +36,10 @@ _ELEMENT = "launch_element"
 
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    return Path(os.path.normpath(path)).parts if path else ()
 
 
 class StepOperator(LaunchAppOperator):
@@ -258,7 +264,9 @@ class StepOperator(LaunchAppOperator):
         fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
         arguments = self.step.args, [*self.model.parameters.values()]
         folders = {*folders_of(self.workspace, self.step.app), *marks_in(strings_in(arguments))}
-        self._written = Written({*strings_in(fields)}, folders, {*emptied_in(place.options)}, self._file_secrets)
+        self._written = Written(
+            {*strings_in(fields), *folders}, folders, {*emptied_in(place.options)}, self._file_secrets
+        )
         if self.step.command_type == "app":  # other steps name no files, and need no code
             from airflow_provider_launch.operators._code import Code
 
@@ -306,14 +314,27 @@ class StepOperator(LaunchAppOperator):
 
     def _is_written(self, given: str, written: str) -> bool:
         """Return whether the file names a folder, as a whole or in parts; `given` is the rendered text of `written`."""
-        if not given or given == written:
-            # An empty text of a run means the folder of the file.
-            return given == written
+        if given == written:
+            return True
         from airflow_provider_launch.operators._code import is_joined
+        from airflow_provider_launch.operators._sources import is_mark
 
         # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
-        texts = self._written.texts if self._written else ()
-        return is_joined(given, {*texts, *re.split(r"{{|}}|['\"]", written)})
+        parts = re.split(r"{{|}}|['\"]", written)
+        known, marks = (self._written.texts, self._written.folders) if self._written else (set(), set())
+        if given and is_mark(given):
+            return given in marks or given in parts
+        # A text of a run that is empty, or `/`, would lead to the folder above, or to that of the pipeline file.
+        if len(_steps(given)) < len(_steps(re.sub(r"{{.*?}}", "x", written))) and not self._has_empty_text(written):
+            return False
+        up = re.match(r"(?:\.\./)*", written)
+        start = up[0] if up and given.startswith(up[0]) else ""
+        return not given or is_joined(given.removeprefix(start), {*known, *parts})
+
+    def _has_empty_text(self, written: str) -> bool:
+        """Return whether a template of the file may be empty there: by a string in it, or by an initial value."""
+        empty = (name for name, value in self.model.parameters.items() if value == "")
+        return bool(re.search("''|\"\"", written)) or any(re.search(rf"\b{name}\b", written) for name in empty)
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -24,7 +24,7 @@ def patched(patch: str = "", folder: str = "") -> AppDef:
 """
 FILE = """
     executor: {type: local-container, config: {image: i, conn_id: place}}
-    parameters: {own: FOLDER/secret.yaml, word: some, mark: .}
+    parameters: {own: FOLDER/secret.yaml, word: some, mark: ., none: '', own_name: here}
     dag:
       start_at: earlier
       steps:
@@ -136,7 +136,9 @@ def test_the_directory_of_a_config_may_be_a_mark(opened, tmp_path, monkeypatch, 
     assert not opened(f"component: utils.hydra, args: {{config_dir: {text}, config_name: c}}", {"mark": "."})
 
 
-def test_the_file_may_remove_an_option_of_the_connection(write, test_dag, tmp_path, monkeypatch, caplog) -> None:
+def test_the_file_may_remove_an_option_of_the_connection(
+    write, test_dag, tmp_path, monkeypatch, caplog, capsys
+) -> None:
     extra = {"host": "tcp://127.0.0.1:9", "image_repo": "registry.example/x"}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
     (tmp_path / "src").mkdir()
@@ -151,7 +153,7 @@ def test_the_file_may_remove_an_option_of_the_connection(write, test_dag, tmp_pa
     ran = test_dag(dag_from_file(write(text)))
 
     assert ran.states["a"] == "failed"
-    assert "the Docker engine at tcp://127.0.0.1:9 does not answer" in caplog.text
+    assert "the Docker engine at tcp://127.0.0.1:9 does not answer" in f"{caplog.text}{capsys.readouterr()}"
 
 
 OF_RUN = "{{ ti.xcom_pull()['values']['path'] }}"
@@ -247,6 +249,23 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 
     opened(step.replace("DIR", "FOLDER/{{ 'other' }}"), {"path": "/elsewhere"})
     opened(step.replace("DIR", "FOLDER/other"), {"path": f"{tmp_path}/other"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ params.none }}", "{{ params.get('sub', '') }}", "{{ 'a' if not params else '' }}", "{{ params.mark }}",
+     "{{ '.' }}", "FOLDER/{{ params.none }}", "../{{ params.own_name }}"],
+)  # fmt: skip
+def test_the_file_names_its_own_folder(opened, text: str) -> None:
+    """As an empty text, as a mark, or as the folder above; also by initial values of parameters."""
+    opened(SHELL.replace("DIR", text), {"none": "", "mark": ".", "own_name": "here"})
+
+
+@pytest.mark.parametrize("value", ["", "/", "./", "//", "."])
+@pytest.mark.parametrize("text", [f"FOLDER/{OF_RUN}", f"FOLDER/{OF_RUN}/src"])
+def test_no_text_of_a_run_leads_to_the_folder_above(opened, text: str, value: str) -> None:
+    with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
+        opened(SHELL.replace("DIR", text), {"path": value})
 
 
 DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}, executor: {type: local, config: {data_dir: \"DIR\"}}"
