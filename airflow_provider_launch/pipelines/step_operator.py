@@ -38,8 +38,8 @@ def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
 
 
-def _steps(path: str) -> tuple[str, ...]:
-    return Path(os.path.normpath(path)).parts if path else ()
+def _steps(path: str) -> list[str]:
+    return [step for step in Path(os.path.normpath(path)).parts if step.strip("/")] if path else []
 
 
 class StepOperator(LaunchAppOperator):
@@ -323,7 +323,7 @@ class StepOperator(LaunchAppOperator):
         parts = re.split(r"{{|}}|['\"]", written)
         known, marks = (self._written.texts, self._written.folders) if self._written else (set(), set())
         if given and is_mark(given):
-            return given in marks or given in parts
+            return given in marks or given in re.findall(r"['\"]([^'\"]*)['\"]", written)
         # A text of a run that is empty, or `/`, would lead to the folder above, or to that of the pipeline file.
         if len(_steps(given)) < len(_steps(re.sub(r"{{.*?}}", "x", written))) and not self._has_empty_text(written):
             return False

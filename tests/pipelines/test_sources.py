@@ -254,15 +254,15 @@ def test_the_file_names_the_folder_of_the_code(opened, tmp_path, step: str) -> N
 @pytest.mark.parametrize(
     "text",
     ["{{ params.none }}", "{{ params.get('sub', '') }}", "{{ 'a' if not params else '' }}", "{{ params.mark }}",
-     "{{ '.' }}", "FOLDER/{{ params.none }}", "../{{ params.own_name }}"],
+     "{{ '.' }}", "FOLDER/{{ params.none }}", "../{{ params.own_name }}", "{{ params.own }}/sub"],
 )  # fmt: skip
-def test_the_file_names_its_own_folder(opened, text: str) -> None:
+def test_the_file_names_its_own_folder(opened, tmp_path, text: str) -> None:
     """As an empty text, as a mark, or as the folder above; also by initial values of parameters."""
-    opened(SHELL.replace("DIR", text), {"none": "", "mark": ".", "own_name": "here"})
+    opened(SHELL.replace("DIR", text), {"none": "", "mark": ".", "own_name": "here", "own": f"{tmp_path}/secret.yaml"})
 
 
 @pytest.mark.parametrize("value", ["", "/", "./", "//", "."])
-@pytest.mark.parametrize("text", [f"FOLDER/{OF_RUN}", f"FOLDER/{OF_RUN}/src"])
+@pytest.mark.parametrize("text", [f"FOLDER/{OF_RUN}", f"FOLDER/{OF_RUN}/src", f"{OF_RUN}/src", f"../{OF_RUN}"])
 def test_no_text_of_a_run_leads_to_the_folder_above(opened, text: str, value: str) -> None:
     with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
         opened(SHELL.replace("DIR", text), {"path": value})
