@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -36,10 +34,6 @@ _ELEMENT = "launch_element"
 
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
-
-
-def _steps(path: str) -> list[str]:
-    return [step for step in Path(os.path.normpath(path)).parts if step.strip("/")] if path else []
 
 
 class StepOperator(LaunchAppOperator):
@@ -313,28 +307,24 @@ class StepOperator(LaunchAppOperator):
         return is_written
 
     def _is_written(self, given: str, written: str) -> bool:
-        """Return whether the file names a folder, as a whole or in parts; `given` is the rendered text of `written`."""
-        if given == written:
-            return True
-        from airflow_provider_launch.operators._code import is_joined
+        """Return whether a folder is in the file; `given` is the rendered text of `written`.
+
+        Its parts do not count: each word of a file could be one, and a run could join them to a path.
+        """
         from airflow_provider_launch.operators._sources import is_mark
 
-        # The parts of a template, such as `/opt/{{ params.name }}/src`, and the strings in it.
-        parts = re.split(r"{{|}}|['\"]", written)
+        if given in (written, self._by_initial_values(written)):
+            return True
+        in_template = {text for _, text in re.findall(r"(['\"])(.*?)\1", written)}
         known, marks = (self._written.texts, self._written.folders) if self._written else (set(), set())
-        if given and is_mark(given):
-            return given in marks or given in re.findall(r"['\"]([^'\"]*)['\"]", written)
-        # A text of a run that is empty, or `/`, would lead to the folder above, or to that of the pipeline file.
-        if len(_steps(given)) < len(_steps(re.sub(r"{{.*?}}", "x", written))) and not self._has_empty_text(written):
-            return False
-        up = re.match(r"(?:\.\./)*", written)
-        start = up[0] if up and given.startswith(up[0]) else ""
-        return not given or is_joined(given.removeprefix(start), {*known, *parts})
+        return given in in_template or given in (marks if is_mark(given) else known)
 
-    def _has_empty_text(self, written: str) -> bool:
-        """Return whether a template of the file may be empty there: by a string in it, or by an initial value."""
-        empty = (name for name, value in self.model.parameters.items() if value == "")
-        return bool(re.search("''|\"\"", written)) or any(re.search(rf"\b{name}\b", written) for name in empty)
+    def _by_initial_values(self, written: str) -> str | None:
+        """Return what a template gives that only takes initial values of parameters; None for any other one."""
+        try:
+            return str(self.render_template(written, {"params": dict(self.model.parameters)}))
+        except Exception:  # noqa: BLE001 - a template raises anything
+            return None
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

@@ -261,11 +261,21 @@ def test_the_file_names_its_own_folder(opened, tmp_path, text: str) -> None:
     opened(SHELL.replace("DIR", text), {"none": "", "mark": ".", "own_name": "here", "own": f"{tmp_path}/secret.yaml"})
 
 
-@pytest.mark.parametrize("value", ["", "/", "./", "//", "."])
-@pytest.mark.parametrize("text", [f"FOLDER/{OF_RUN}", f"FOLDER/{OF_RUN}/src", f"{OF_RUN}/src", f"../{OF_RUN}"])
-def test_no_text_of_a_run_leads_to_the_folder_above(opened, text: str, value: str) -> None:
+@pytest.mark.parametrize("value", ["", "/", "./", "//", ".", "..", "other", "other/..", "x"])
+@pytest.mark.parametrize(
+    "text",
+    [f"FOLDER/{OF_RUN}", f"FOLDER/{OF_RUN}/src", f"{OF_RUN}/src", f"../{OF_RUN}", f"{OF_RUN}{{{{ params.word }}}}"],
+)
+def test_no_text_of_a_run_is_a_part_of_the_folder(opened, text: str, value: str) -> None:
+    """It could lead to the folder above, or join words of the file to a path."""
     with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
-        opened(SHELL.replace("DIR", text), {"path": value})
+        opened(SHELL.replace("DIR", text), {"path": value, "word": "/other"})
+
+
+@pytest.mark.parametrize("word", ["x", "y"])
+@pytest.mark.parametrize("text", ["{{ 'FOLDER/other' if params.word == 'x' else '' }}", OF_RUN])
+def test_a_run_chooses_between_texts_of_the_file(opened, tmp_path, text: str, word: str) -> None:
+    opened(SHELL.replace("DIR", text), {"word": word, "path": f"{tmp_path}/secret.yaml"})
 
 
 DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}, executor: {type: local, config: {data_dir: \"DIR\"}}"
