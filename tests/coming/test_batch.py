@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(300)]
 
 pytest.importorskip("airflow.providers.amazon")
 
-KEYS = {"aws_access_key_id": "launch", "aws_secret_access_key": "no-secret-of-the-tests"}
+KEYS = {"aws_access_key_id": "key-of-the-tests", "aws_secret_access_key": "no-secret-of-the-tests"}
 
 
 @pytest.fixture
