@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.engine("torch"), pytest.mark
 PROGRAM = """
 import json, os, sys, time
 rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(f"rank {rank} of {os.environ['WORLD_SIZE']}, restart {restarts} of {os.environ['TORCHELASTIC_MAX_RESTARTS']}")
+most = os.environ["TORCHELASTIC_MAX_RESTARTS"]
+# With its end in one text, because print writes that by itself, and several processes write here.
+sys.stdout.write(f"rank {rank} of {os.environ['WORLD_SIZE']}, restart {restarts} of {most}\\n")
 if "fail" in sys.argv and rank == "0" and restarts == "0":
     sys.exit("fails once")
 if "slow" in sys.argv:
