@@ -1,8 +1,4 @@
-"""Masking of secrets of an app in task logs.
-
-Airflow masks values that the same process has fetched, but a triggerer has not fetched the values that a worker put
-into an app. The worker passes the locations of these values, and the log writer reads the values from the scheduler.
-"""
+"""Which texts are secrets in fields of a task and in errors, their forms, and Airflow's masks for them."""
 
 from __future__ import annotations
 
@@ -11,24 +7,12 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.secrets import (
-    MASK,
-    hidden_in_args,
-    hidden_in_document,
-    hidden_in_env,
-    hidden_in_error,
-)
-
-if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.api import Scheduler
-    from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.secrets import MASK, hidden_in_document, hidden_in_error
 
 _SHORTEST = 5
 """Airflow does not mask shorter values, and logs a warning for them."""
@@ -49,9 +33,8 @@ _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest|apikey|geniekey|splunk|ssw
 _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_begin"})
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
-_LENGTH = 5
-_RANKS, _RANK_OF_FORM = 3, 1
-_MOST_OF_AUTHORS = 64
+RANKS, RANK_OF_FORM = 3, 1
+"""How many ranks `forms_of` has, and which one lines and other forms of a value have."""
 _MOST_OF_PART = 16
 _MOST_ENDS = 50
 """Positions at which the end of a hidden part is searched."""
@@ -60,109 +43,12 @@ _VALUES = macros.Values("", "", "", "")
 _registered = set[str]()
 """The values that this process has registered, of the one task of a worker; others were fetched."""
 
-Place = Sequence[Any]
-"""`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole.
 
-In capitals (`ENV`) it is a value of the authors, and with a capital (`Env`) one that Airflow has fetched: no number of
-values of a run pushes these out of the limits.
-"""
-
-
-def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
-    """Return the locations of the values in a rendered app that this process masks.
-
-    Args:
-        app: the app.
-        of_authors: values that authors wrote, the most important ones first.
-    """
-    found: list[Place] = []
-    texts = [(role.name, *each) for role in app.roles for each in _texts(role)]
-    for value in [*dict.fromkeys(of_authors)][:_MOST_OF_AUTHORS]:
-        from airflow_provider_launch.functions.arguments import written  # few tasks need it
-
-        # One location is enough to know the value, also as a function's arguments have it.
-        forms = (value, macros.escape(value), macros.escape(written(value)[1:-1]))
-        places = ((*each[:3], each[3].find(form), len(form)) for form in forms for each in texts if form in each[3])
-        for role_name, kind, name, start, length in islice(places, 1):
-            found.append([role_name, kind.upper(), name, start, start + length])
-    for role in app.roles:
-        for kind, name, text in _texts(role):
-            for start, end in hidden_spans(text):
-                found.append([role.name, kind.title() if _is_fetched(text[start:end]) else kind, name, start, end])
-        # No more than can be masked, because the search for each takes as long as the text.
-        named = hidden_in_env(role.env) | hidden_in_args(role.args)
-        by_name, _ = chosen({value: 0 if is_named else 2 for value, is_named in named.items() if value})
-        for kind, name, text in _texts(role):
-            found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
-                      for value in by_name if value in text]  # fmt: skip
-    return found
-
-
-def _is_fetched(hidden: str) -> bool:
+def is_fetched(hidden: str) -> bool:
     """Return whether Airflow has masked a text, or a part of it, because a template has fetched it."""
     for value in sorted(_registered, key=len, reverse=True):
         hidden = hidden.replace(value, "")
     return bool(hidden)
-
-
-def places_in_copied(copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
-    """Return the same for variables of the launcher that replicas inherit, by role."""
-    found: list[Place] = []
-    for role_name, env in copied.items():
-        found += [[role_name, "copied", name, 0, None] for name, value in env.items() if hidden_in_env({name: value})]
-        found += [[role_name, "copied", name, 0, None] for name, value in env.items() if any(hidden_spans(value))]
-    return found
-
-
-def checked_places(value: object) -> list[Place] | None:
-    """Return locations from a store that users can edit; None if they are not valid."""
-    if not isinstance(value, list) or not all(isinstance(place, list) and len(place) == _LENGTH for place in value):
-        return None
-    found: list[Place] = []
-    for role, kind, name, start, end in value:
-        numbers = [each for each in (start, end) if each is not None]
-        texts = isinstance(role, str) and isinstance(kind, str) and isinstance(name, (str, int))
-        if not texts or not all(type(each) is int and each >= 0 for each in numbers):
-            return None
-        found.append([role, kind, name, start, end])
-    return found
-
-
-def hidden_values(
-    roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]], places: Iterable[Place]
-) -> dict[str, int]:
-    """Return the values with secret-like names and those at the given locations; missing locations are ignored.
-
-    The number of each is its rank, as in `forms_of`; for values of the authors, and fetched ones, it is below zero.
-    """
-    roles = list(roles)
-    texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
-    texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
-    found: dict[str, bool] = {}
-    of_authors: dict[str, bool] = {}
-    fetched: dict[str, bool] = {}
-    for role in roles:
-        _merge(found, hidden_in_env(role.env))
-        _merge(found, hidden_in_args(role.args))
-    for env in copied.values():
-        _merge(found, hidden_in_env(env))
-    for role_name, kind, name, start, end in places:
-        text = texts.get((role_name, kind.lower(), name), "")
-        if kind.isupper() or kind.istitle():
-            (of_authors if kind.isupper() else fetched)[text[start:end]] = True
-        else:
-            _merge(found, {text[start:end]: text[start:end] == text})
-    # Not the lines of fetched keys, which would take the places of named values.
-    second = {value: rank - _RANKS for value, rank in forms_of(fetched).items() if rank != _RANK_OF_FORM}
-    first = {value: rank - 2 * _RANKS for value, rank in forms_of(of_authors).items()}
-    return {**forms_of({**fetched, **found}), **second, **first}
-
-
-def hidden_in_app(app: AppDef) -> dict[str, int]:
-    """Return the values of an app that must be masked; also those in fields that only errors and the request show."""
-    others = [app.metadata, *({name: each for name, each in vars(role).items() if name not in ("env", "args")}
-                              for role in app.roles)]  # fmt: skip
-    return forms_of(hidden_in_document(others)) | hidden_values(app.roles, {}, places_of(app))
 
 
 def hidden_in_options(value: Any) -> dict[str, int]:
@@ -190,7 +76,7 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> list[str
         roles = getattr(value, "roles", None)
         for part in [vars(role) for role in roles] if isinstance(roles, list) else [value]:
             with contextlib.suppress(Exception):  # an app that is not valid is refused later
-                _merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
+                merge(found, hidden_in_document(_without_templates(part), by_name=by_name))
     # The app that is built of them has the forms with replaced macros.
     pieces = {piece: named for value, named in found.items() for piece in _without_marks(value)}
     return _whole(forms_of(pieces, has_macros=False))
@@ -198,7 +84,7 @@ def register_written(fields: Iterable[Any], *, by_name: bool = True) -> list[str
 
 def _whole(forms: dict[str, int]) -> list[str]:
     """Mask the values, and return them without the forms of others, such as the lines of a key."""
-    return [value for value in register(forms) if forms[value] != _RANK_OF_FORM]
+    return [value for value in register(forms) if forms[value] != RANK_OF_FORM]
 
 
 def _without_marks(value: str) -> Iterator[str]:
@@ -259,7 +145,8 @@ def register_error(error: BaseException) -> None:
     register(forms_of(found))
 
 
-def _merge(found: dict[str, bool], others: Mapping[str, bool]) -> None:
+def merge(found: dict[str, bool], others: Mapping[str, bool]) -> None:
+    """Add values; one is named if it is the whole value of a name in either."""
     for value, is_named in others.items():
         found[value] = is_named or found.get(value, False)
 
@@ -328,7 +215,7 @@ def register_in_json(value: Any) -> None:
     texts = [*_texts_of(value)]
     # Many texts rarely have a secret, and a search costs as much for a short one as for a long one.
     if hidden_spans("\n".join(texts)):
-        _merge(found, {text[start:end]: False for text in texts for start, end in hidden_spans(text)})
+        merge(found, {text[start:end]: False for text in texts for start, end in hidden_spans(text)})
     if found:
         forms = forms_of(found, has_macros=False)
         for text, is_named in found.items():
@@ -347,41 +234,6 @@ def _texts_of(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _texts_of(each)
-
-
-def kept_values(scheduler: Scheduler[Any], app_id: str, places: Iterable[Place] = ()) -> dict[str, int]:
-    """Return the secrets of the app that the scheduler has; empty for an unknown app.
-
-    Args:
-        scheduler: where the app runs.
-        app_id: the app.
-        places: locations of those without a secret-like name.
-    """
-    native = None
-    # Without the right to read requests, the description has the roles.
-    with contextlib.suppress(SchedulerRejectedError):
-        native = scheduler.describe_native(app_id)
-    app = getattr(native.request, "app_def", None) if native else None
-    if app is None:
-        response = scheduler.describe(app_id)
-        roles = response.roles if response else []
-    else:
-        roles = app.roles
-    return hidden_values(roles, copied_variables(native), places)
-
-
-def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, str]]:
-    """Return the launcher's variables that the replicas of each role inherit; empty if the request has none.
-
-    Raises:
-        AppUnavailableError: the stored request is damaged.
-    """
-    roles = getattr(native.request, "roles", ()) if native else ()
-    found = {role.name: getattr(role, "copied_env", {}) for role in roles}
-    for env in found.values():
-        if not isinstance(env, Mapping) or not all(isinstance(text, str) for pair in env.items() for text in pair):
-            raise AppUnavailableError("the stored request is damaged: its variables are not texts by name")
-    return {name: dict(env) for name, env in found.items()}
 
 
 def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> list[str]:
@@ -461,11 +313,6 @@ def _masked(text: str) -> str:
     from airflow_provider_launch._airflow import redact
 
     return str(redact(text)) if len(text) >= _SHORTEST else text
-
-
-def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:
-    yield from (("env", name, text) for name, text in role.env.items())
-    yield from (("args", number, text) for number, text in enumerate(role.args))
 
 
 def hidden_spans(text: str) -> list[tuple[int, int]]:

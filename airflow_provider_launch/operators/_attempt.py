@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
-    from airflow_provider_launch._task.secrets import Place
+    from airflow_provider_launch._task.places import Place
     from airflow_provider_launch._task.task_run import OutageRetry
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators.launch import LaunchAppOperator

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch._task.places import hidden_in_app
 from airflow_provider_launch._task.secrets import (
     forms_of,
-    hidden_in_app,
     hidden_in_arguments,
     hidden_in_options,
     register,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
 
-from airflow_provider_launch._task.secrets import checked_places
+from airflow_provider_launch._task.places import Place, checked_places
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.util.untrusted import clean_json
 
@@ -75,8 +75,8 @@ class Record:
 
     since: float = 0.0
     """Epoch seconds of the first submission, from which `start_limit_s` counts. 0: unknown."""
-    places: list[Any] | None = None
-    """The locations of secrets in the app, from `_task.secrets`. None: unknown."""
+    places: list[Place] | None = None
+    """The locations of secrets in the app, from `_task.places`. None: unknown."""
 
     @property
     def is_open(self) -> bool:

@@ -14,7 +14,8 @@ from airflow_provider_launch._task.checkpoint_dir import (
 )
 from airflow_provider_launch._task.checkpoint_dir import TRY as TRY_VARIABLE
 from airflow_provider_launch._task.lineage import with_parent_run
-from airflow_provider_launch._task.secrets import hidden_values, register, shown_request
+from airflow_provider_launch._task.places import hidden_values
+from airflow_provider_launch._task.secrets import register, shown_request
 from airflow_provider_launch.connections.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import deployment_id

@@ -14,8 +14,7 @@ from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.callbacks import Callbacks
 from airflow_provider_launch._task.options import DELETE_SUCCEEDED, check_log_roles, check_on_finish, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, first_failed, result_of
-from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
-from airflow_provider_launch._task.secrets import (
+from airflow_provider_launch._task.places import (
     Place,
     checked_places,
     copied_variables,
@@ -24,9 +23,9 @@ from airflow_provider_launch._task.secrets import (
     kept_values,
     places_in_copied,
     places_of,
-    register,
-    shown_request,
 )
+from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
+from airflow_provider_launch._task.secrets import register, shown_request
 from airflow_provider_launch._task.task_run import TaskRun
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_request_link

@@ -28,7 +28,8 @@ class PluginStepOperator(StepOperator):
 
     def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - used by the base class
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch._task.secrets import hidden_values, register
+        from airflow_provider_launch._task.places import hidden_values
+        from airflow_provider_launch._task.secrets import register
         from airflow_provider_launch.pipelines.plugin import load_executor
         from airflow_provider_launch.schedulers.ids import slug
         from airflow_provider_launch.specs import AppDef

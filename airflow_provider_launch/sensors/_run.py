@@ -19,8 +19,9 @@ from airflow_provider_launch._airflow import (
 from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, handle_of, result_of
+from airflow_provider_launch._task.places import kept_values
 from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
-from airflow_provider_launch._task.secrets import kept_values, register
+from airflow_provider_launch._task.secrets import register
 from airflow_provider_launch._task.task_run import TaskRun
 from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S

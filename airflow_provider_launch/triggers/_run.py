@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_launch._airflow import is_left_to_another
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import failed_replicas
+from airflow_provider_launch._task.places import copied_variables, hidden_values
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import chosen, copied_variables, hidden_values
+from airflow_provider_launch._task.secrets import chosen
 from airflow_provider_launch._task.silence import SilenceLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
@@ -384,7 +385,7 @@ class TriggerRun:
         places, copied = self._trigger.secret_places, {}
         try:
             roles = response.roles or await self._roles_of_app()
-            if roles and (places is None or any(place[1] == "copied" for place in places)):
+            if roles and (places is None or any(place.field == "copied" for place in places)):
                 copied = copied_variables(await self._native())
             if not roles:
                 return None

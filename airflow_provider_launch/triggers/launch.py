@@ -7,13 +7,14 @@ import contextlib
 import contextvars
 import inspect
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch._airflow import enter_triggerer, get_xcom, is_ended_by_user
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
+from airflow_provider_launch._task.places import checked_places
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
@@ -47,7 +48,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: whether the deadline cancels the app.
         scheduled: whether the task has just launched the app, so that the app exists and all its lines are new.
         known: whether the app was seen before; if the scheduler no longer finds it, it has vanished.
-        secret_places: locations of the values in the app that its worker masks, from `_task.secrets`. None if unknown;
+        secret_places: locations of the values in the app that its worker masks, from `_task.places`. None if unknown;
             then only values with secret-like names are masked.
         progress: `FollowProgress` of an earlier follower of the task, as JSON.
         fire_after_s: earliest time of the event, in seconds from the start of the trigger. Before that, Airflow's
@@ -64,7 +65,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: bool = True,
         scheduled: bool = False,
         known: bool = False,
-        secret_places: Sequence[Sequence[Any]] | None = None,
+        secret_places: Iterable[Sequence[Any]] | None = None,
         progress: Mapping[str, Any] | None = None,
         fire_after_s: float = 0,
         **options: Any,
@@ -77,7 +78,7 @@ class AppStatusTrigger(BaseTrigger):
         self.cancels_at_deadline = cancels_at_deadline
         self.scheduled = scheduled
         self.known = known
-        self.secret_places = secret_places
+        self.secret_places = None if secret_places is None else checked_places([*secret_places])
         self.progress = progress
         self.fire_after_s = fire_after_s
         self._fired = False

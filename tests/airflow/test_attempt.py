@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from airflow_provider_launch._task.places import Place
 from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces
 from airflow_provider_launch.operators._record import KILLED, NextStep, Record, app_id_for, next_step
 
@@ -82,7 +83,7 @@ def test_the_next_step_follows_from_the_record(record, clear_number, max_tries, 
 
 
 def test_a_record_survives_the_store() -> None:
-    record = dataclasses.replace(RECORD, places=[["main", "env", "X", 0, 5]])
+    record = dataclasses.replace(RECORD, places=[Place("main", "env", "X", 0, 5)])
     assert Record.from_json(dataclasses.asdict(RECORD)) == RECORD
     assert Record.from_json(dataclasses.asdict(record)) == record
 

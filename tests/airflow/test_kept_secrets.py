@@ -15,9 +15,9 @@ from airflow.sdk import task as sdk_task
 from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.log import redact
 
-from airflow_provider_launch._task import secrets
+from airflow_provider_launch._task import places
+from airflow_provider_launch._task.places import Place, checked_places
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import checked_places
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.operators import _run
 from airflow_provider_launch.operators.launch import LaunchAppOperator
@@ -130,7 +130,7 @@ def test_a_damaged_request_delays_no_task(monkeypatch) -> None:
     def damaged(_native: object) -> None:
         raise AppUnavailableError("the stored request is damaged")
 
-    monkeypatch.setattr(secrets, "copied_variables", damaged)
+    monkeypatch.setattr(places, "copied_variables", damaged)
     task = component_task()
     task.unavailable_for_s = 600
     ran, _ = run_to_end(task, FakeExecutionApi())
@@ -268,7 +268,7 @@ def test_one_secret_within_many_others_costs_little_time() -> None:
 @pytest.mark.parametrize(
     "value",
     [None, {}, "ab", [1], [["a", "env", "X", 0]], [["a", "env", "X", "0", 1]], [["a", "env", "X", -1, 1]],
-     [["a", 1, "X", 0, 1]], [["a", "env", [], 0, 1]], [["a", "env", "X", True, 1]]],
+     [["a", 1, "X", 0, 1]], [["a", "env", [], 0, 1]], [["a", "env", "X", True, 1]], [["a", "env", "X", 0, 1, 2]]],
     ids=str,
 )  # fmt: skip
 def test_edited_locations_are_unknown(value: Any) -> None:
@@ -276,6 +276,10 @@ def test_edited_locations_are_unknown(value: Any) -> None:
 
 
 def test_locations_survive_the_store() -> None:
-    places = [["main", "env", "X", 0, 5], ["main", "args", 1, 2, 3], ["main", "copied", "PATH", 0, None]]
+    places = [
+        Place("main", "env", "X", 0, 5, "author"),
+        Place("main", "args", 1, 2, 3),
+        Place("a", "copied", "B", 0, None),
+    ]
 
     assert checked_places(json.loads(json.dumps(places))) == places

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_launch._task.secrets import hidden_values, places_of
+from airflow_provider_launch._task.places import checked_places, hidden_values, places_of
 from airflow_provider_launch.decorators.launch_python import _plain, launch_python_task
 from airflow_provider_launch.functions import Replica
 from airflow_provider_launch.functions.result import values_of
@@ -426,7 +426,8 @@ def test_secrets_in_values_of_the_file_are_masked_by_a_triggerer_too(secret, pla
 
 def shows_no_secret(operator, secret: str) -> None:
     app = operator._rendered_app()
-    places = json.loads(json.dumps(places_of(app)))
+    places = checked_places(json.loads(json.dumps(places_of(app))))
+    assert places is not None
     reset_secrets_masker()
 
     assert not any(secret in str(place) for place in places)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch._task.secrets import copied_variables
+from airflow_provider_launch._task.places import copied_variables
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError, SchedulerUnavailableError
 from airflow_provider_launch.triggers import _run
 from airflow_provider_launch.triggers._run import TriggerRun

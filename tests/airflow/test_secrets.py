@@ -16,14 +16,12 @@ from airflow.sdk.log import mask_secret, redact
 
 from airflow_provider_launch._airflow import AirflowFailException
 from airflow_provider_launch._task.errors import final_errors
+from airflow_provider_launch._task.places import checked_places, hidden_values, places_in_copied, places_of
 from airflow_provider_launch._task.secrets import (
     chosen,
     forms_of,
     hidden_in_arguments,
     hidden_spans,
-    hidden_values,
-    places_in_copied,
-    places_of,
     register,
     register_written,
     shown_request,
@@ -72,7 +70,8 @@ def app(env: dict[str, str] | None = None, args: list[str] | None = None) -> App
     ],
 )
 def test_locations_lead_to_the_values(given, copied, values) -> None:
-    places = json.loads(json.dumps([*places_of(given), *places_in_copied(copied)]))
+    places = checked_places(json.loads(json.dumps([*places_of(given), *places_in_copied(copied)])))
+    assert places is not None
 
     assert not any(value in json.dumps(places) for value in values)
     assert hidden_values(given.roles, copied, places).keys() == values
@@ -624,7 +623,8 @@ def test_arguments_of_functions_are_masked_by_a_triggerer_too() -> None:
     with a_dag() as dag:
         sdk_task.launch_python(task_id="t")(printed)("hush-given $1")
     app = dag.get_task("t")._rendered_app()
-    places = json.loads(json.dumps(places_of(app)))
+    places = checked_places(json.loads(json.dumps(places_of(app))))
+    assert places is not None
     reset_secrets_masker()
 
     assert {"hush-given $1", "hush-default"} <= hidden_values(app.roles, {}, places).keys()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch._task.secrets import copied_variables
+from airflow_provider_launch._task.places import copied_variables
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.request import (
     AwsBatchRequest,

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_launch._task.secrets import copied_variables
+from airflow_provider_launch._task.places import copied_variables
 from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
