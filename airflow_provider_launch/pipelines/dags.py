@@ -263,7 +263,7 @@ def dag_from_model(
         model = replace(model, executor=replace(model.executor, config=config))
     values = {**model.parameters, **parameters.from_environment(), **(params or {})}
     # Parameters of the DAG count as declared, as those of the file do.
-    model = replace(model, parameters=values)
+    model = replace(model, parameters={name: _initial(value) for name, value in values.items()})
     settings: dict[str, Any] = {"catchup": False}
     if model.graph.description:
         settings["description"] = model.graph.description
@@ -282,6 +282,12 @@ def dag_from_model(
     dag.auto_register = auto_register
     with dag:
         return dag
+
+
+def _initial(value: Any) -> Any:
+    if not isinstance(value, Param):
+        return value
+    return value.value if value.has_value else None
 
 
 def _params(values: Mapping[str, Any]) -> dict[str, Param]:

@@ -297,7 +297,9 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
     Raises:
         InvalidAppError: the template of a number does not give a valid one.
     """
-    found = {name: render(getattr(settings, name)) for name in _TEMPLATES}
+    given = {name: getattr(settings, name) for name in _TEMPLATES}
+    # A native DAG makes a number of '3'.
+    found = {name: str(render(value)) if isinstance(value, str) else render(value) for name, value in given.items()}
     for name in _NUMBERS:
         value = getattr(settings, name)
         if not isinstance(value, str):

@@ -135,7 +135,8 @@ class StepOperator(LaunchAppOperator):
         self._note_sources()
         with final_errors():
             self._check_connection()
-            is_code_ours = self._check_folders(place)
+            is_code_ours = self._check_code_dir(place)
+            self._check_data_dir(place)
         attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             objects = self._readable_objects(step, place, known.values, context["ti"].map_index)
@@ -175,7 +176,8 @@ class StepOperator(LaunchAppOperator):
         place = self._rendered_place(context)
         self._note_sources()
         with final_errors():
-            self._check_folders(place)
+            self._check_code_dir(place)
+            self._check_data_dir(place)
         attempt = Attempt.resume(self, context, place)
         return self._finished(
             context, attempt, lambda: super(StepOperator, self).resume(context, event, has_started=has_started)
@@ -254,14 +256,14 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch.operators._written import Written, emptied_in, marks_in
 
         place = self._placement()
-        ours = place.settings.env, place.options
-        fields = self.model.parameters, self.step.app, self.step.args, self.workspace, *ours
-        arguments = self.step.args, [*self.model.parameters.values()]
+        # The name of an argument is not a path.
+        arguments = [[*each.values()] for each in (self.model.parameters, self.step.args)]
+        fields = self.step.app, self.workspace, [*place.settings.env.values()], [*place.options.values()], arguments
         folders = {*folders_of(self.workspace, self.step.app), *marks_in(strings_in(arguments))}
         self._written = Written(
             {*strings_in(fields), *folders}, folders, {*emptied_in(place.options)}, self._file_secrets
         )
-        if self.step.command_type == "app":  # other steps name no files, and need no code
+        if self.step.command_type == "app" and self.step.app is None:  # no code makes another step's app
             from airflow_provider_launch.operators._code import Code
 
             self._written.code = Code(texts=self._written.texts)
@@ -282,45 +284,55 @@ class StepOperator(LaunchAppOperator):
         else:
             self._written.code = Code([component], texts=texts)
 
-    def _check_folders(self, place: Placement) -> bool:
-        """Keep a run and earlier steps from naming a folder of the worker; return whether the file names `code_dir`.
+    def _check_code_dir(self, place: Placement) -> bool:
+        """Keep a run and earlier steps from naming the folder of the code; return whether the file names it.
 
         The worker imports the code in it, starts programs in it, or copies its files into the app. In a container it is
-        a path of the image. In `data_dir` the worker makes folders.
+        a path of the image.
         """
         from airflow_provider_launch.operators._sources import Sources
 
-        step, given, written = self.step, place.settings, self._placement().settings
-        is_written = self._is_written(given.code_dir, written.code_dir)
+        step, given = self.step, place.settings.code_dir
+        is_written = self._is_written(given, self._placement().settings.code_dir)
         is_imported = step.command_type == "app" and step.app is None
         is_copied = step.catalog and (step.catalog.project or self.model.project)
         is_on_worker = place.backend is None or not place.backend.in_containers
         if not is_written and (is_on_worker or is_imported or is_copied):
-            folder = (self.model.folder / given.code_dir).resolve()
-            Sources(()).check(given.code_dir, str(folder), "setting 'code_dir' of the executor")
-        if given.data_dir and not self._is_written(given.data_dir, written.data_dir):
-            folder = expanded(given.data_dir).resolve()
-            # The start of a template, as in `/data/{{ run_id }}`.
-            start = written.data_dir.partition("{")[0].rpartition("/")[0]
-            if not start or not folder.is_relative_to(expanded(start).resolve()):
-                Sources(()).check(given.data_dir, str(folder), "setting 'data_dir' of the executor")
+            folder = (self.model.folder / given).resolve()
+            Sources(()).check(given, str(folder), "setting 'code_dir' of the executor")
         return is_written
 
+    def _check_data_dir(self, place: Placement) -> None:
+        """Keep them from naming `data_dir`, in which the worker makes folders."""
+        from airflow_provider_launch.operators._sources import Sources
+
+        given, written = place.settings.data_dir, self._placement().settings.data_dir
+        if given and not self._is_written(given, written):
+            folder = expanded(given).resolve()
+            # The start of a template, as in `/data/{{ run_id }}`.
+            text = written.partition("{")[0].rpartition("/")[0]
+            start = expanded(text).resolve()
+            if not text or start == start.parent or not folder.is_relative_to(start):
+                Sources(()).check(given, str(folder), "setting 'data_dir' of the executor")
+
     def _is_written(self, given: str, written: str) -> bool:
-        """Return whether a folder is in the file; `given` is the rendered text of `written`.
+        """Return whether the file has a folder as a whole; `given` is the rendered text of `written`.
 
         Its parts do not count: each word of a file could be one, and a run could join them to a path.
         """
         from airflow_provider_launch.operators._sources import is_mark
 
-        if given in (written, self._by_initial_values(written)):
+        assert self._written is not None
+        if given == self._by_initial_values(written):
             return True
         in_template = {text for _, text in re.findall(r"(['\"])(.*?)\1", written)}
-        known, marks = (self._written.texts, self._written.folders) if self._written else (set(), set())
-        return given in in_template or given in (marks if is_mark(given) else known)
+        if is_mark(given):
+            # Other marks are arguments of filters: `replace('..', '')`.
+            return given in in_template & {"", "."}
+        return given in in_template | self._written.texts
 
     def _by_initial_values(self, written: str) -> str | None:
-        """Return what a template gives that only takes initial values of parameters; None for any other one."""
+        """Return the text of a template with initial values of parameters; None if it takes anything else."""
         try:
             return str(self.render_template(written, {"params": dict(self.model.parameters)}))
         except Exception:  # noqa: BLE001 - a template raises anything

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Param
 
 from airflow_provider_launch._task.secrets import hidden_in_arguments
 from airflow_provider_launch.pipelines import dag_from_file
@@ -157,17 +158,21 @@ def test_the_record_of_an_attempt_shows_no_secret(write, test_dag, command: str,
     assert "hush" not in str(records)
 
 
-def test_a_run_does_not_push_out_the_secrets_of_an_app_in_the_file(write) -> None:
+@pytest.mark.parametrize("kind", ["argument", "value", "param"])
+def test_a_run_does_not_push_out_the_secrets_of_the_file(write, kind: str) -> None:
     from airflow.sdk.log import redact
 
-    app = '{name: a, roles: [{name: r, image: "", entrypoint: x, args: ["export DB_PASS=hush-of-file; {{ params.text }}"]}]}'
+    secret = f"hush-of-{kind}"  # other tests mask the same ones
+    argument = f"export DB_PASS={secret}; " if kind == "argument" else ""
+    params = {"value": {"db_pass": secret}, "param": {"db_pass": Param(secret)}}.get(kind)
+    app = f'{{name: a, roles: [{{name: r, image: "", entrypoint: x, args: ["{argument}{{{{ params.text }}}}"]}}]}}'
     step = f"{{type: task, command_type: app, app: {app}, next: success}}"
     text = f"executor: local\nparameters: {{text: x}}\ndag:\n  start_at: one\n  steps:\n    one: {step}\n"
-    task = dag_from_file(write(text), "places").get_task("one")
+    task = dag_from_file(write(text), "places", params=params).get_task("one")
     many = " ".join(f"pwd=a{number:03}x" for number in range(300))
     run = SimpleNamespace(conf={}, run_id="r")
     context: Any = {"params": {"text": many}, "dag_run": run, "task": task, "dag": task.dag}
 
     task.render_template_fields(context)
 
-    assert redact("it is hush-of-file") == "it is ***"
+    assert redact(f"it is {secret}") == "it is ***"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Param
 
 from airflow_provider_launch.operators import _run
 from airflow_provider_launch.operators._sources import Sources
@@ -48,12 +49,12 @@ def opened(write, tmp_path, monkeypatch):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "other.yaml").write_text("Container: {x: 2}\n")
 
-    def call(step: str, values: dict[str, Any], *, is_resumed: bool = False) -> Any:
+    def call(step: str, values: dict[str, Any], *, is_resumed: bool = False, **dag: Any) -> Any:
         name = f"parts_{abs(hash(step + str(values)))}"
         write(PARTS.replace("FOLDER", str(tmp_path)), f"{name}.py")
         text = FILE.replace("command_type: app, " if "command_type" in step else "", "")
         text = text.replace("STEP", step.replace("PARTS", name)).replace("FOLDER", str(tmp_path))
-        task = dag_from_file(write(text), name).get_task("app")
+        task = dag_from_file(write(text), name, **dag).get_task("app")
         parameters = {"values": values, "orders": dict.fromkeys(values, 1)}
         ti = SimpleNamespace(
             dag_id="d", run_id="r", task_id="app", map_index=-1, try_number=1, id="x",
@@ -85,6 +86,7 @@ def opened(write, tmp_path, monkeypatch):
         ("component: PARTS.patched, args: {folder: $path}", "{folder}/theirs"),
         (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}\""), "{folder}/theirs/other.yaml"),
         (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}/other.yaml\""), "{folder}/theirs"),
+        (GIVEN.replace("PATCH", "'{{ params.path }}', x: [FOLDER/theirs, other.yaml]"), "{folder}/theirs/other.yaml"),
     ],
 )
 def test_what_an_earlier_step_names_is_not_opened(opened, tmp_path, step: str, given: str) -> None:
@@ -272,6 +274,43 @@ def test_no_text_of_a_run_is_a_part_of_the_folder(opened, text: str, value: str)
         opened(SHELL.replace("DIR", text), {"path": value, "word": "/other"})
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{ params.path ~ '/' ~ params.none }}", ""),
+        ("{{ [params.path, params.none] | join('/') }}", ""),
+        ("{{ params.path.replace('..', '.') }}", "...."),
+        ("{{ params.path | replace('../', '') }}", "....//"),
+        ("/{{ params.path }}", ""),
+        ("{{ params.path }}", "path"),
+        ("{{ params.path }}", "own"),
+    ],
+)
+@pytest.mark.parametrize("step", [COMPONENT, PROJECT, SHELL], ids=["component", "project", "shell"])
+def test_what_cuts_or_joins_texts_is_no_folder(opened, step: str, text: str, value: str) -> None:
+    with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
+        opened(step.replace("DIR", text), {"path": value, "none": ""})
+
+
+@pytest.mark.parametrize("kind", [str, Param])
+@pytest.mark.parametrize("text", ["FOLDER/{{ params.place }}", "{{ params.whole }}"])
+def test_parameters_of_the_dag_name_folders(opened, tmp_path, text: str, kind: Any) -> None:
+    values = {"place": "other", "whole": f"{tmp_path}/other", "path": "/elsewhere"}
+    given = {name: kind(values[name]) for name in ("place", "whole")}
+
+    opened(SHELL.replace("DIR", text), values, params=given)
+    with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
+        opened(SHELL.replace("DIR", text), {**values, "place": "secret", "whole": f"{tmp_path}/secret"}, params=given)
+
+
+def test_a_native_dag_gives_texts(opened, tmp_path) -> None:
+    values = {"place": "3", "path": ""}
+
+    opened(
+        SHELL.replace("DIR", "{{ params.place }}"), values, params={"place": "3"}, render_template_as_native_obj=True
+    )
+
+
 @pytest.mark.parametrize("word", ["x", "y"])
 @pytest.mark.parametrize("text", ["{{ 'FOLDER/other' if params.word == 'x' else '' }}", OF_RUN])
 def test_a_run_chooses_between_texts_of_the_file(opened, tmp_path, text: str, word: str) -> None:
@@ -282,7 +321,9 @@ DATA = "command_type: shell, command: 'true', returns: [], catalog: {put: ['*']}
 
 
 @pytest.mark.parametrize(
-    "text", [OF_RUN, PARAM, f"/{PARAM}", f"FOLDER/a/{PARAM}"], ids=["step", "form", "root", "part"]
+    "text",
+    [OF_RUN, PARAM, f"/{PARAM}", f"FOLDER/a/{PARAM}", f"//{PARAM}", f"/data/../{PARAM}"],
+    ids=["step", "form", "root", "part", "slashes", "up"],
 )
 @pytest.mark.parametrize("is_resumed", [False, True], ids=["started", "resumed"])
 def test_a_run_does_not_name_the_folder_in_which_files_of_tasks_are(
