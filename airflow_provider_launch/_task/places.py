@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_launch._task.secrets import RANK_OF_FORM, RANKS, chosen, forms_of, hidden_spans, is_fetched, merge
+from airflow_provider_launch._task.secrets import RANK_OF_FORM, chosen, forms_of, hidden_spans, is_fetched, merge
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError
 from airflow_provider_launch.specs.macros import macros
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _MOST_OF_AUTHORS = 64
+_RANKS_OF_OWNERS = {"author": (-4, RANK_OF_FORM, -3), "airflow": (-2, RANK_OF_FORM, -1)}
+"""For each rank of `forms_of`. The lines of one key do not take the places of whole values."""
 
 
 class Place(NamedTuple):
@@ -49,7 +51,7 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
     """
     found: list[Place] = []
     texts = [(role.name, *each) for role in app.roles for each in _texts(role)]
-    for value in [*dict.fromkeys(of_authors)][:_MOST_OF_AUTHORS]:
+    for value in dict.fromkeys(of_authors):
         from airflow_provider_launch.functions.arguments import written  # few tasks need it
 
         # One location is enough to know the value, also as a function's arguments have it.
@@ -57,6 +59,9 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
         places = ((*each[:3], each[3].find(form), len(form)) for form in forms for each in texts if form in each[3])
         for role_name, kind, name, start, length in islice(places, 1):
             found.append(Place(role_name, kind, name, start, start + length, "author"))
+        # Another element of a mapped task has others.
+        if len(found) == _MOST_OF_AUTHORS:
+            break
     for role in app.roles:
         for kind, name, text in _texts(role):
             for start, end in hidden_spans(text):
@@ -113,8 +118,7 @@ def hidden_values(
     texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
     texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
     found: dict[str, bool] = {}
-    of_authors: dict[str, bool] = {}
-    fetched: dict[str, bool] = {}
+    owned: dict[str, dict[str, bool]] = {owner: {} for owner in _RANKS_OF_OWNERS}
     for role in roles:
         merge(found, hidden_in_env(role.env))
         merge(found, hidden_in_args(role.args))
@@ -123,14 +127,15 @@ def hidden_values(
     for place in places:
         text = texts.get((place.role, place.field, place.name), "")
         value = text[place.start : place.end]
-        if place.owner:
-            (of_authors if place.owner == "author" else fetched)[value] = True
+        if place.owner in owned:
+            owned[place.owner][value] = True
         else:
             merge(found, {value: value == text})
-    # Not the lines of fetched keys, which would take the places of named values.
-    second = {value: rank - RANKS for value, rank in forms_of(fetched).items() if rank != RANK_OF_FORM}
-    first = {value: rank - 2 * RANKS for value, rank in forms_of(of_authors).items()}
-    return {**forms_of({**fetched, **found}), **second, **first}
+    forms = forms_of(found)
+    for owner, ranks in _RANKS_OF_OWNERS.items():
+        for value, rank in forms_of(owned[owner]).items():
+            forms[value] = min(ranks[rank], forms.get(value, ranks[rank]))
+    return forms
 
 
 def hidden_in_app(app: AppDef) -> dict[str, int]:

@@ -33,8 +33,8 @@ _SCHEME = re.compile(r"\A(?:bearer|basic|token|digest|apikey|geniekey|splunk|ssw
 _DATA_OR_BEGIN = frozenset({"data", "variable_begin", "block_begin", "comment_begin"})
 _CUT = "\0"
 """Stands for a template; a word, so that the next one is not taken for the value of a name."""
-RANKS, RANK_OF_FORM = 3, 1
-"""How many ranks `forms_of` has, and which one lines and other forms of a value have."""
+RANK_OF_FORM = 1
+"""The rank of lines and other forms of a value."""
 _MOST_OF_PART = 16
 _MOST_ENDS = 50
 """Positions at which the end of a hidden part is searched."""

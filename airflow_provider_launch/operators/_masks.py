@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch._task.places import hidden_in_app
@@ -47,23 +47,22 @@ def register_field(
         function: takes the values of the field by position.
         is_option: whether the field has options of the scheduler.
     """
-    named: Mapping[str, Any] = rendered if isinstance(content, Mapping) and isinstance(rendered, Mapping) else {}
-    is_list = isinstance(content, (list, tuple)) and isinstance(rendered, (list, tuple))
-    if function is not None and is_list:
-        from airflow_provider_launch.functions.arguments import named_args
-
-        named = named_args(function, rendered)
-    names = [name for name in map(str, named) if is_secret_name(name) and (is_list or name in content)]
-    own = [hidden_in_arguments({name: named[name]}) for name in names]
-    if is_list and function is None:
-        own += _parts_of_args([each for each in rendered if isinstance(each, str)])
-    found = [] if is_option else register_some(own)
     if is_option:
         register(hidden_in_options(rendered))
-    else:
-        if is_list:
-            register_parts(named)
-        register_parts(rendered)
+        return []
+    own = [*hidden_in_names(content, rendered)]
+    named: Mapping[str, Any] = {}
+    if isinstance(content, (list, tuple)) and isinstance(rendered, (list, tuple)):
+        if function is None:
+            own += _parts_of_args([each for each in rendered if isinstance(each, str)])
+        else:
+            from airflow_provider_launch.functions.arguments import named_args
+
+            named = named_args(function, rendered)
+            own += hidden_in_names(dict.fromkeys(named), named)
+    found = register_some(own)
+    register_parts(named)
+    register_parts(rendered)
     return found
 
 
@@ -76,6 +75,19 @@ def register_texts(written: Any, rendered: Any) -> list[str]:
             if isinstance(given.get("args"), list):
                 parts += [*_parts_of_args(made["args"]), *(forms_of(hidden_in_text(each)) for each in made["args"])]
     return register_some([*map(forms_of, found), *parts])
+
+
+def hidden_in_names(written: Any, rendered: Any) -> Iterator[dict[str, int]]:
+    """Yield the secrets under each name of the DAG file, with which no value of a run competes."""
+    if isinstance(written, Mapping) and isinstance(rendered, Mapping):
+        for name in written:
+            if name in rendered and is_secret_name(str(name)):
+                yield hidden_in_arguments({name: rendered[name]})
+            elif name in rendered:
+                yield from hidden_in_names(written[name], rendered[name])
+    elif isinstance(written, (list, tuple)) and isinstance(rendered, (list, tuple)):
+        for pair in zip(written, rendered, strict=False):
+            yield from hidden_in_names(*pair)
 
 
 def _parts_of_args(args: Sequence[str]) -> list[dict[str, int]]:

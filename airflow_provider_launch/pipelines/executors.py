@@ -299,7 +299,9 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
     """
     given = {name: getattr(settings, name) for name in _TEMPLATES}
     # A native DAG makes a number of '3'.
-    found = {name: str(render(value)) if isinstance(value, str) else render(value) for name, value in given.items()}
+    found: dict[str, Any] = {
+        name: str(render(value)) if isinstance(value, str) else render(value) for name, value in given.items()
+    }
     for name in _NUMBERS:
         value = getattr(settings, name)
         if not isinstance(value, str):

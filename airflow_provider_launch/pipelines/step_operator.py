@@ -95,6 +95,7 @@ class StepOperator(LaunchAppOperator):
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
         from airflow_provider_launch._task.secrets import forms_of, register_parts, register_some, register_written
+        from airflow_provider_launch.operators._masks import hidden_in_names
         from airflow_provider_launch.specs.secrets import hidden_in_env
 
         # Those of the file first, so that no number of values of a run pushes them out of the limit.
@@ -107,7 +108,7 @@ class StepOperator(LaunchAppOperator):
             self.command = self.step.command
         # Values of a run may be in the other fields.
         own = [forms_of(hidden_in_env({name: self.env[name]})) for name in fields["env"] if name in self.env]
-        self._file_secrets += register_some(own)
+        self._file_secrets += register_some([*own, *hidden_in_names(fields["step_args"], self.step_args)])
         register_parts({name: getattr(self, name, None) for name in self.template_fields})
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -202,10 +203,13 @@ class StepOperator(LaunchAppOperator):
     # ---- before ----------------------------------------------------------------------------------------------
 
     def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
+        from airflow_provider_launch.operators._masks import register_texts
+
         app = self.step.app
         if app is not None:
             # A copy, because all runs of this process share the model.
             app = self.render_template(dict(app), context)
+            self._file_secrets += register_texts(self.step.app, app)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
         return step, self._rendered_place(context)
 
@@ -363,7 +367,8 @@ class StepOperator(LaunchAppOperator):
             found[name] = str(value)
             mask_secret(found[name])
             # Also each line, and the JSON form.
-            self._file_secrets += register(forms_of([found[name]]))
+            register(forms_of([found[name]]))
+            self._file_secrets.append(found[name])
         return found
 
     def _run_variables(self, context: Context) -> dict[str, str]:

@@ -201,7 +201,7 @@ def many_tokens() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
-@pytest.mark.parametrize("how", [*_HOW, "fetched", "fetched text", "many lines", "quoted", "flag"])
+@pytest.mark.parametrize("how", [*_HOW, "fetched", "nested", "fetched text", "many lines", "quoted", "flag"])
 def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monkeypatch, how, is_deferrable) -> None:
     secret, base = "Xk9-admin-Qz7-of-the-author", {"deferrable": is_deferrable}
     secret = 'Xk9$admin-"ä-Qz7' if how == "quoted" else secret
@@ -234,10 +234,12 @@ def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monke
         }
         task = launch(sh(f"sleep 1; echo with ${name}", env=env), **base)
     else:
-        secret = "{{ conn.db.password }}" if how == "fetched" else secret
+        given = {"fetched": "{{ conn.db.password }}", "nested": {"db_password": "{{ var.value.prod_db }}"}}
         with a_dag():
-            function = sdk_task.launch_python(launch_conn_id="launch_local_default", **base)(prints)
-            task = function(secret, "{{ dag_run.conf['given'] }}").operator
+            function = sdk_task.launch_python(launch_conn_id="launch_local_default", **base)
+            task = function(prints_nested if how == "nested" else prints)(
+                given.get(how, secret), "{{ dag_run.conf['given'] }}"
+            ).operator
     masks = reset_secrets_masker
     monkeypatch.setattr(support, "run_trigger", lambda trigger, run=support.run_trigger: masks() or run(trigger))
     ran, _ = run_to_end(task, FakeExecutionApi())
@@ -253,6 +255,53 @@ def prints(db_password: str, given: Any) -> None:
 
     time.sleep(1)
     sys.stdout.write(f"with {db_password}\n")
+
+
+def prints_nested(config: dict[str, str], given: Any) -> None:
+    import sys
+    import time
+
+    time.sleep(1)
+    sys.stdout.write(f"with {config['db_password']}\n")
+
+
+_SHELL = "command_type: shell, command: 'sleep 1; echo with $DB_PASSWORD'"
+_ROLE = "name: r, image: '', entrypoint: sh, args: ['-c', 'sleep 1; echo with $DB_PASSWORD']"
+_STEPS = {
+    "app": f"""command_type: app, app: {{name: a, roles: [{{{_ROLE},
+        env: {{DB_PASSWORD: '{{{{ var.value.prod_db }}}}', API_TOKENS: '{{{{ params.tokens | tojson }}}}'}}}}]}}""",
+    "argument": "command: steps_of_secrets.show, args: {db_password: '{{ var.value.prod_db }}'}",
+    "nested": "command: steps_of_secrets.show, args: {config: {db_password: '{{ var.value.prod_db }}'}}",
+    "lines": f"{_SHELL}, secrets: {{TLS_PEM: lines, DB_PASSWORD: prod_db}}",
+}
+
+
+@pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
+@pytest.mark.parametrize("step", _STEPS)
+def test_whole_values_of_a_pipeline_come_before_lines_and_values_of_a_run(
+    tmp_path, monkeypatch, step: str, is_deferrable: bool
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_PROD_DB", "Xk9-admin-Qz7-of-the-author")
+    monkeypatch.setenv("AIRFLOW_VAR_LINES", "\n".join(f"line {number:03} of a key" for number in range(140)))
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(is_deferrable))
+    monkeypatch.setitem(support.RUN, "conf", {"tokens": [*many_tokens().values()]})
+    (tmp_path / "steps_of_secrets.py").write_text(
+        "import time\ndef show(tokens, db_password='', config=None):\n"
+        "    time.sleep(1)\n    print('with', db_password or config['db_password'])\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        f"executor: local\nparameters: {{tokens: [x]}}\ndag:\n  start_at: one\n  steps:\n"
+        f"    one: {{type: task, {_STEPS[step]}, next: success}}\n"
+    )
+    task = dag_from_file(tmp_path / "p.yaml", "test_dag").get_task("one")
+    monkeypatch.setattr(
+        support, "run_trigger", lambda trigger, run=support.run_trigger: reset_secrets_masker() or run(trigger)
+    )
+    ran, _ = run_to_end(task, FakeExecutionApi())
+
+    assert ran.error is None
+    assert "with ***" in "\n".join(ran.lines)
+    assert "Qz7" not in "\n".join(ran.lines)
 
 
 def test_one_secret_within_many_others_costs_little_time() -> None:
