@@ -8,6 +8,8 @@ from the scheduler.
 from __future__ import annotations
 
 import contextlib
+import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,8 +66,8 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
             break
     for role in app.roles:
         for kind, name, text in _texts(role):
-            for start, end in hidden_spans(text):
-                owner = "airflow" if is_fetched(text[start:end]) else ""
+            for start, end in _spans(text):
+                owner = "airflow" if is_fetched(text[start:end].replace("$$", "$")) else ""
                 found.append(Place(role.name, kind, name, start, end, owner))
         # No more than can be masked, because the search for each takes as long as the text.
         named = hidden_in_env(role.env) | hidden_in_args(role.args)
@@ -74,6 +76,18 @@ def places_of(app: AppDef, of_authors: Iterable[str] = ()) -> list[Place]:
             at = {value: text.index(value) for value in by_name if value in text}
             found += [Place(role.name, kind, name, start, start + len(value)) for value, start in at.items()]
     return found
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of a text of an app that Airflow's masker would hide in it, or where it is printed."""
+    spans = hidden_spans(text)
+    # A value that was fetched has each `$` once, and an app has it twice.
+    doubled = [match.start() for match in re.finditer(r"\$\$", text)]
+    if doubled:
+        single = [at - number for number, at in enumerate(doubled)]
+        printed = hidden_spans(text.replace("$$", "$"))
+        spans += [(start + bisect_left(single, start), end + bisect_left(single, end)) for start, end in printed]
+    return [*dict.fromkeys(spans)]
 
 
 def places_in_copied(copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
@@ -88,7 +102,7 @@ def places_in_copied(copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
 
 def checked_places(value: object) -> list[Place] | None:
     """Return locations from a store that users can edit; None if they are not valid."""
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):
         return None
     try:
         places = [Place(*each) for each in value]

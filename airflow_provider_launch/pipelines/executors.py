@@ -297,11 +297,11 @@ def rendered_settings(settings: ExecutorSettings, render: Callable[[Any], Any]) 
     Raises:
         InvalidAppError: the template of a number does not give a valid one.
     """
-    given = {name: getattr(settings, name) for name in _TEMPLATES}
-    # A native DAG makes a number of '3'.
-    found: dict[str, Any] = {
-        name: str(render(value)) if isinstance(value, str) else render(value) for name, value in given.items()
-    }
+    found = {name: render(getattr(settings, name)) for name in _TEMPLATES}
+    for name, value in found.items():
+        # In a native DAG an expression has any type.
+        if isinstance(getattr(settings, name), str):
+            found[name] = "" if value is None else str(value)
     for name in _NUMBERS:
         value = getattr(settings, name)
         if not isinstance(value, str):

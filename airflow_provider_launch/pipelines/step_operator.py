@@ -203,12 +203,17 @@ class StepOperator(LaunchAppOperator):
     # ---- before ----------------------------------------------------------------------------------------------
 
     def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
-        from airflow_provider_launch.operators._masks import register_texts
-
         app = self.step.app
         if app is not None:
-            # A copy, because all runs of this process share the model.
-            app = self.render_template(dict(app), context)
+            from airflow_provider_launch.operators._data import settled_app
+            from airflow_provider_launch.operators._masks import register_texts
+
+            # A copy, because all runs of this process share the model. As in other operators, its templates give data.
+            self.app, self._marks_data = dict(app), True
+            try:
+                app = settled_app(self._render_content(self.app, context, None, None))
+            finally:
+                self._marks_data = False
             self._file_secrets += register_texts(self.step.app, app)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
         return step, self._rendered_place(context)
@@ -222,8 +227,16 @@ class StepOperator(LaunchAppOperator):
             env = self.render_template(dict(place.settings.env), context)
             cfg = self.render_template(dict(place.options), context)
         with final_errors():
-            settings = rendered_settings(place.settings, lambda value: self.render_template(value, context))
+            settings = rendered_settings(place.settings, lambda value: self._setting(value, context))
         return dataclasses.replace(place, settings=dataclasses.replace(settings, env=env), options=cfg)
+
+    def _setting(self, value: Any, context: Context) -> Any:
+        """Return a rendered setting; a text such as `1.10` stays one in a native DAG, as in options."""
+        before, self._is_option = self._is_option, True
+        try:
+            return self.render_template(value, context)
+        finally:
+            self._is_option = before
 
     def _placement(self) -> Placement:
         """Return where the step runs, with the placeholders of its connection."""
@@ -330,6 +343,8 @@ class StepOperator(LaunchAppOperator):
         if given == self._by_initial_values(written):
             return True
         in_template = {text for _, text in re.findall(r"(['\"])(.*?)\1", written)}
+        if "{{" not in written:
+            in_template.update(re.split(r"{%.*?%}", written))
         if is_mark(given):
             # Other marks are arguments of filters: `replace('..', '')`.
             return given in in_template & {"", "."}
@@ -337,8 +352,12 @@ class StepOperator(LaunchAppOperator):
 
     def _by_initial_values(self, written: str) -> str | None:
         """Return the text of a template with initial values of parameters; None if it takes anything else."""
+        import jinja2
+
+        # Not that of the DAG, whose macros, filters and missing names may stand for anything.
+        env = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701 - a path
         try:
-            return str(self.render_template(written, {"params": dict(self.model.parameters)}))
+            return env.from_string(written).render(params=self.model.parameters)
         except Exception:  # noqa: BLE001 - a template raises anything
             return None
 

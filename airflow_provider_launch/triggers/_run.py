@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_launch._airflow import is_left_to_another
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import failed_replicas
-from airflow_provider_launch._task.places import copied_variables, hidden_values
+from airflow_provider_launch._task.places import checked_places, copied_variables, hidden_values
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import chosen
 from airflow_provider_launch._task.silence import SilenceLimit
@@ -382,7 +382,7 @@ class TriggerRun:
 
     async def _values_to_hide(self, response: DescribeAppResponse) -> list[str] | None:
         """Return the secrets of the app; None if they cannot be read now."""
-        places, copied = self._trigger.secret_places, {}
+        places, copied = checked_places(self._trigger.secret_places), {}
         try:
             roles = response.roles or await self._roles_of_app()
             if roles and (places is None or any(place.field == "copied" for place in places)):

@@ -7,14 +7,13 @@ import contextlib
 import contextvars
 import inspect
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch._airflow import enter_triggerer, get_xcom, is_ended_by_user
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
-from airflow_provider_launch._task.places import checked_places
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
@@ -65,7 +64,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: bool = True,
         scheduled: bool = False,
         known: bool = False,
-        secret_places: Iterable[Sequence[Any]] | None = None,
+        secret_places: Sequence[Sequence[Any]] | None = None,
         progress: Mapping[str, Any] | None = None,
         fire_after_s: float = 0,
         **options: Any,
@@ -78,7 +77,7 @@ class AppStatusTrigger(BaseTrigger):
         self.cancels_at_deadline = cancels_at_deadline
         self.scheduled = scheduled
         self.known = known
-        self.secret_places = None if secret_places is None else checked_places([*secret_places])
+        self.secret_places = secret_places
         self.progress = progress
         self.fire_after_s = fire_after_s
         self._fired = False

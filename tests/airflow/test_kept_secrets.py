@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,45 @@ def test_a_task_that_resumes_shows_no_fetched_value(monkeypatch) -> None:
     assert "echo with" in fields[-1]
     assert "hush-fetched" not in "".join(fields)
     assert "hush-fetched" not in json.dumps(event)
+
+
+@pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
+@pytest.mark.parametrize("secret", ["Xk9$Qz7pw", "Xk9$$Qz7", "Xk9${Qz7", 'Xk9"ad\\m$Qz7'])
+@pytest.mark.parametrize("field", ["variable", "argument", "address", "pipeline"])
+def test_a_fetched_value_with_a_dollar_is_masked(
+    tmp_path, monkeypatch, field: str, secret: str, is_deferrable: bool
+) -> None:
+    """An app has it with each `$` twice, so that it stands for itself."""
+    monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": "postgres", "password": secret}))
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(is_deferrable))
+    value = "{{ conn.db.password }}"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    code = (
+        "import hashlib, os, sys, time; time.sleep(1); at = os.environ.get('WHERE') or sys.argv[1]; "
+        f"part = at[at.index('Xk9'):][:{len(secret)}]; assert hashlib.sha256(part.encode()).hexdigest() == '{digest}'; "
+        "print('with', at); print(f'as {at!r}')"
+    )
+    if field == "pipeline":
+        role = {"name": "r", "image": "", "entrypoint": sys.executable, "args": ["-c", code], "env": {"WHERE": value}}
+        app = {"name": "a", "roles": [role]}
+        step = json.dumps({"type": "task", "command_type": "app", "app": app, "next": "success"})
+        (tmp_path / "p.yaml").write_text(f"executor: local\ndag:\n  start_at: one\n  steps:\n    one: {step}\n")
+        task = dag_from_file(tmp_path / "p.yaml", "test_dag").get_task("one")
+    else:
+        text = f"postgres://me:{value}@h" if field == "address" else value
+        env = {} if field == "argument" else {"WHERE": text}
+        args = ["-c", code, *([text] if field == "argument" else [])]
+        with a_dag():
+            role = Role("main", "", entrypoint=sys.executable, args=args, env=env)
+            task = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+    monkeypatch.setattr(
+        support, "run_trigger", lambda trigger, run=support.run_trigger: reset_secrets_masker() or run(trigger)
+    )
+    ran, _ = run_to_end(task, FakeExecutionApi())
+
+    assert ran.error is None
+    assert "with " in "".join(ran.lines)
+    assert "Qz7" not in "".join(ran.lines)
 
 
 @pytest.mark.parametrize("how", ["component", "pipeline"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Param
+from jinja2 import ChainableUndefined
 
 from airflow_provider_launch.operators import _run
 from airflow_provider_launch.operators._sources import Sources
@@ -303,16 +304,35 @@ def test_parameters_of_the_dag_name_folders(opened, tmp_path, text: str, kind: A
         opened(SHELL.replace("DIR", text), {**values, "place": "secret", "whole": f"{tmp_path}/secret"}, params=given)
 
 
-def test_a_native_dag_gives_texts(opened, tmp_path) -> None:
-    values = {"place": "3", "path": ""}
+@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize(("text", "place"), [("{{ params.place }}", "1.10"), ("FOLDER/{{ params.place }}", 3)])
+def test_a_folder_is_a_text_also_in_a_native_dag(opened, text: str, place: Any, is_native: bool) -> None:
+    given: Any = {"params": {"place": place}, "render_template_as_native_obj": is_native}
 
-    opened(
-        SHELL.replace("DIR", "{{ params.place }}"), values, params={"place": "3"}, render_template_as_native_obj=True
-    )
+    opened(SHELL.replace("DIR", text), {"place": place, "path": ""}, **given)
+
+
+@pytest.mark.parametrize("text", ["FOLDER/{{ params.missing }}/src", "{{ folder() }}", "{{ '/etc' | of_run }}"])
+def test_what_a_dag_adds_to_templates_is_no_initial_value(opened, tmp_path, text: str) -> None:
+    """A name that is missing, and a macro that asks Airflow for the run, give the text of each run."""
+    given: Any = {
+        "template_undefined": ChainableUndefined,
+        "user_defined_macros": {"folder": lambda: str(tmp_path)},
+        "user_defined_filters": {"of_run": lambda _: str(tmp_path)},
+    }
+    with pytest.raises(Exception, match="setting 'code_dir' of the executor names"):
+        opened(SHELL.replace("DIR", text), {"missing": "", "path": ""}, **given)
 
 
 @pytest.mark.parametrize("word", ["x", "y"])
-@pytest.mark.parametrize("text", ["{{ 'FOLDER/other' if params.word == 'x' else '' }}", OF_RUN])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 'FOLDER/other' if params.word == 'x' else '' }}",
+        "{% if params.word == 'x' %}FOLDER/other{% else %}FOLDER/theirs{% endif %}",
+        OF_RUN,
+    ],
+)
 def test_a_run_chooses_between_texts_of_the_file(opened, tmp_path, text: str, word: str) -> None:
     opened(SHELL.replace("DIR", text), {"word": word, "path": f"{tmp_path}/secret.yaml"})
 
