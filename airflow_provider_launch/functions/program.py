@@ -326,18 +326,19 @@ def end_on_sigterm() -> None:
     """End the function by an exception, so that its `finally` runs; a second signal does not interrupt that."""
     import signal
 
-    owner, count = os.getpid(), [0]
+    count = [0]
 
-    def end(number: int, _frame: object) -> None:
-        if os.getpid() != owner:
-            # A process that the function has forked.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
+    def end(_number: int, _frame: object) -> None:
         count[0] += 1
         if count[0] == 1:
             sys.exit(KILLED)
 
+    def leave() -> None:
+        # In a forked process, such as one of a pool: Python's handler would not run while it waits for a lock.
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=leave)
     signal.signal(signal.SIGTERM, end)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -185,4 +186,6 @@ def _interrupt(*_: object) -> None:
 if __name__ == "__main__":
     # Otherwise the app of a step would run on.
     signal.signal(signal.SIGTERM, _interrupt)
+    # Python's handler would not run in a process of a pool that waits for a lock.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     sys.exit(main())
