@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Variable
@@ -34,6 +34,29 @@ _ELEMENT = "launch_element"
 
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")
+
+
+def _texts_of(template: list[Any]) -> Iterator[str]:
+    """Yield the texts that a template may give as a whole, such as `'a' if x else 'b'`, and not their parts."""
+    from jinja2 import nodes
+
+    if not template:
+        yield ""
+    if len(template) != 1:
+        return
+    (node,) = template
+    if isinstance(node, nodes.Output):
+        yield from _texts_of(node.nodes)
+    elif isinstance(node, nodes.TemplateData):
+        yield node.data
+    elif isinstance(node, nodes.Const):
+        yield str(node.value)
+    elif isinstance(node, nodes.CondExpr):
+        yield from _texts_of([node.expr1])
+        yield from _texts_of([node.expr2] if node.expr2 else [])
+    elif isinstance(node, nodes.If):
+        for branch in (node.body, *(each.body for each in node.elif_), node.else_):
+            yield from _texts_of(branch)
 
 
 class StepOperator(LaunchAppOperator):
@@ -96,6 +119,7 @@ class StepOperator(LaunchAppOperator):
         """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
         from airflow_provider_launch._task.secrets import forms_of, register_parts, register_some, register_written
         from airflow_provider_launch.operators._masks import hidden_in_names
+        from airflow_provider_launch.operators.templates import as_text
         from airflow_provider_launch.specs.secrets import hidden_in_env
 
         # Those of the file first, so that no number of values of a run pushes them out of the limit.
@@ -104,6 +128,7 @@ class StepOperator(LaunchAppOperator):
         if not self.step.template:
             self.command = ""
         super().render_template_fields(context, jinja_env)
+        self.command, self.env = as_text(fields["command"], self.command), as_text(fields["env"], self.env)
         if not self.step.template:
             self.command = self.step.command
         # Values of a run may be in the other fields.
@@ -208,27 +233,31 @@ class StepOperator(LaunchAppOperator):
             from airflow_provider_launch.operators._data import settled_app
             from airflow_provider_launch.operators._masks import register_texts
 
-            # A copy, because all runs of this process share the model. As in other operators, its templates give data.
-            self.app, self._marks_data = dict(app), True
+            self._marks_data = self._keeps_types = True
             try:
-                app = settled_app(self._render_content(self.app, context, None, None))
+                # A copy, because all runs of this process share the model.
+                app = settled_app(self.render_template(dict(app), context))
             finally:
-                self._marks_data = False
+                self._marks_data = self._keeps_types = False
             self._file_secrets += register_texts(self.step.app, app)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
         return step, self._rendered_place(context)
 
     def _rendered_place(self, context: Context) -> Placement:
         from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.operators.templates import as_text
         from airflow_provider_launch.pipelines.executors import rendered_settings
 
         place, env, cfg = self._placement(), self.env, self.cfg or {}
         if self.place.left_to_connection:
-            env = self.render_template(dict(place.settings.env), context)
-            cfg = self.render_template(dict(place.options), context)
+            env = as_text(place.settings.env, self._setting(dict(place.settings.env), context))
+            cfg = self._setting(dict(place.options), context)
         with final_errors():
             settings = rendered_settings(place.settings, lambda value: self._setting(value, context))
         return dataclasses.replace(place, settings=dataclasses.replace(settings, env=env), options=cfg)
+
+    def _is_option_field(self, content: Any) -> bool:
+        return super()._is_option_field(content) or content is self.env or content is self.command
 
     def _setting(self, value: Any, context: Context) -> Any:
         """Return a rendered setting; a text such as `1.10` stays one in a native DAG, as in options."""
@@ -337,29 +366,21 @@ class StepOperator(LaunchAppOperator):
 
         Its parts do not count: each word of a file could be one, and a run could join them to a path.
         """
+        import jinja2
+
         from airflow_provider_launch.operators._sources import is_mark
 
         assert self._written is not None
-        if given == self._by_initial_values(written):
-            return True
-        in_template = {text for _, text in re.findall(r"(['\"])(.*?)\1", written)}
-        if "{{" not in written:
-            in_template.update(re.split(r"{%.*?%}", written))
-        if is_mark(given):
-            # Other marks are arguments of filters: `replace('..', '')`.
-            return given in in_template & {"", "."}
-        return given in in_template | self._written.texts
-
-    def _by_initial_values(self, written: str) -> str | None:
-        """Return the text of a template with initial values of parameters; None if it takes anything else."""
-        import jinja2
-
         # Not that of the DAG, whose macros, filters and missing names may stand for anything.
-        env = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701 - a path
-        try:
-            return env.from_string(written).render(params=self.model.parameters)
-        except Exception:  # noqa: BLE001 - a template raises anything
-            return None
+        env = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - a path
+        with contextlib.suppress(Exception):  # a template raises anything
+            if given == env.from_string(written).render(params=self.model.parameters):
+                return True
+        if not is_mark(given) and given in self._written.texts:
+            return True
+        with contextlib.suppress(jinja2.TemplateSyntaxError):
+            return given in _texts_of(env.parse(written).body)
+        return False
 
     def _check_connection(self) -> None:
         """Refuse a connection whose type differs from the executor, because its options would not fit."""

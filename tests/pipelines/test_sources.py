@@ -280,6 +280,9 @@ def test_no_text_of_a_run_is_a_part_of_the_folder(opened, text: str, value: str)
     [
         ("{{ params.path ~ '/' ~ params.none }}", ""),
         ("{{ [params.path, params.none] | join('/') }}", ""),
+        ("{{ params.path ~ '/plugins' }}", ""),
+        ("{{ params.path }}{{ '/plugins' }}", ""),
+        ("{% if params.path %}{{ params.path }}{% endif %}/plugins", ""),
         ("{{ params.path.replace('..', '.') }}", "...."),
         ("{{ params.path | replace('../', '') }}", "....//"),
         ("/{{ params.path }}", ""),
@@ -330,6 +333,8 @@ def test_what_a_dag_adds_to_templates_is_no_initial_value(opened, tmp_path, text
     [
         "{{ 'FOLDER/other' if params.word == 'x' else '' }}",
         "{% if params.word == 'x' %}FOLDER/other{% else %}FOLDER/theirs{% endif %}",
+        "{% if params.word == 'x' %}FOLDER/other{% endif %}",
+        "FOLDER/{{ 'other' }}",
         OF_RUN,
     ],
 )

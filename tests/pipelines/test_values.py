@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_provider_launch.pipelines import dag_from_file
+
 FUNCTIONS = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -611,3 +613,49 @@ def test_declared_names_are_variables_unless_a_shell_acts_on_them(run_pipeline, 
     assert {"LAUNCH_PARAM_BASH_ENV=x", "LAUNCH_PARAM_ENV=prod", "LAUNCH_PARAM_from_form=4"} <= {*lines}
     assert not [line for line in lines if line.startswith(("BASH_ENV=", "ENV=", "from_form="))]
     assert "because shells act on such names: ['ENV', 'BASH_ENV']" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_settings_of_a_step_are_texts_also_in_a_native_dag(write, test_dag, tmp_path, is_native: bool) -> None:
+    text = f"""
+        executor: {{type: local, config: {{env: {{LR: "{{{{ params.version }}}}", N: "{{{{ params.n }}}}"}}}}}}
+        parameters: {{version: "1.10", n: 2}}
+        dag:
+          start_at: one
+          steps:
+            one: {{type: task, command_type: shell, command: 'echo "$LR $N" > {tmp_path}/one', next: two}}
+            two:
+              type: task
+              command_type: app
+              app:
+                name: a
+                roles:
+                - name: r
+                  image: ""
+                  entrypoint: sh
+                  args: [-c, 'echo "$PASSED" > {tmp_path}/two']
+                  env: {{PASSED: "{{{{ params.word }}}}"}}
+              next: success
+        """
+    given = {"params": {"word": "$$x${app_id}"}, "render_template_as_native_obj": is_native}
+    ran = test_dag(dag_from_file(write(text), "native", **given))
+
+    assert ran.state == "success", ran.states
+    assert (tmp_path / "one").read_text() == "1.10 2\n"
+    assert (tmp_path / "two").read_text() == "$$x${app_id}\n"
+
+
+def test_a_native_dag_gives_numbers_of_an_app(write, test_dag, tmp_path) -> None:
+    role = '{name: r, image: "", entrypoint: sh, args: [-c, "echo x >> FOLDER/out"], num_replicas: "{{ params.n }}"}'
+    text = f"""
+        executor: local
+        parameters: {{n: 2}}
+        dag:
+          start_at: one
+          steps:
+            one: {{type: task, command_type: app, app: {{name: a, roles: [{role}]}}, next: success}}
+        """.replace("FOLDER", str(tmp_path))
+    ran = test_dag(dag_from_file(write(text), "numbers", render_template_as_native_obj=True))
+
+    assert ran.state == "success", ran.states
+    assert (tmp_path / "out").read_text() == "x\nx\n"
