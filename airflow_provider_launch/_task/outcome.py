@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_launch._task.tracebacks import error_in
@@ -172,6 +173,24 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {unfolded(line)}" for line in tail)
     return AppFailedError(response.to_status(), "".join(parts))
+
+
+def with_texts(response: DescribeAppResponse, change: Callable[[str], str]) -> DescribeAppResponse:
+    """Return a copy whose messages, reasons and error files were changed."""
+
+    def changed(item: Any, *names: str, **others: Any) -> Any:
+        texts = {name: getattr(item, name) for name in names}
+        return replace(item, **{name: change(text) for name, text in texts.items() if text}, **others)
+
+    roles = [
+        replace(
+            role,
+            replicas=[changed(each, "structured_error_msg", "error_msg", "reason") for each in role.replicas],
+        )
+        for role in response.roles_statuses
+    ]
+    found: DescribeAppResponse = changed(response, "msg", "structured_error_msg", roles_statuses=roles)
+    return found
 
 
 def error_line(response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> str:

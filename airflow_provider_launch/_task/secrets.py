@@ -315,6 +315,25 @@ def _masked(text: str) -> str:
     return str(redact(text)) if len(text) >= _SHORTEST else text
 
 
+def hidden(text: str, values: Iterable[str]) -> str:
+    """Return the text with `***` for each of the values; those that overlap are hidden together."""
+    # One search for each value: that of one expression for all takes quadratic time.
+    found = [value for value in values if value in text]
+    parts, done = [], 0
+    for start, end in sorted(span for value in found for span in _spans_of(value, text)):
+        if start >= done:
+            parts += [text[done:start], MASK]
+        done = max(done, end)
+    return "".join([*parts, text[done:]])
+
+
+def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:
+    at = text.find(value)
+    while at >= 0:
+        yield at, at + len(value)
+        at = text.find(value, at + len(value))
+
+
 def hidden_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of a text that Airflow's masker would hide."""
     from airflow_provider_launch._airflow import redact

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import hidden_spans
+from airflow_provider_launch._task.secrets import hidden, hidden_spans
 from airflow_provider_launch._task.tracebacks import HEAD, LastTraceback, divided, joined
 from airflow_provider_launch.follow.events import (
     AttemptEnded,
@@ -167,15 +167,7 @@ class TaskLog:
         self._secrets = [*values]
 
     def _hidden(self, text: str) -> str:
-        # One search for each value: that of one expression for all takes quadratic time.
-        found = [value for value in self._secrets if value in text]
-        parts, done = [], 0
-        # Texts that overlap are hidden together.
-        for start, end in sorted(span for value in found for span in _spans_of(value, text)):
-            if start >= done:
-                parts += [text[done:start], MASK]
-            done = max(done, end)
-        return "".join([*parts, text[done:]])
+        return hidden(text, self._secrets)
 
     def _secret_at(self, text: str, at: int) -> tuple[int, int]:
         """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
@@ -608,13 +600,6 @@ def _own_seconds(response: DescribeAppResponse, began: float | None) -> float | 
         return seen
     own = max(0.0, max(ends) - min(starts))
     return max(own, seen or 0.0) if response.num_restarts > 0 else own
-
-
-def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:
-    at = text.find(value)
-    while at >= 0:
-        yield at, at + len(value)
-        at = text.find(value, at + len(value))
 
 
 def _message(response: DescribeAppResponse) -> str:

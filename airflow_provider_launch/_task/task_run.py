@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.errors import FinalStateError
-from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
+from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of, with_texts
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import register_error
+from airflow_provider_launch._task.secrets import hidden, register_error
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
@@ -99,6 +99,8 @@ class TaskRun(ABC):
         self._killer = killer
         self._log = task.log
         self._retry = OutageRetry(killer.check, task.unavailable_for_s, self._log.warning)
+        self._masked: list[str] | None = None
+        """The secrets of the app; None if they are not known yet."""
 
     @property
     def _scheduler(self) -> Scheduler[Any]:
@@ -173,10 +175,12 @@ class TaskRun(ABC):
         # Imported here, because the app of an operator is already starting meanwhile.
         from airflow_provider_launch._task.follow_app import AppFollow
 
-        return AppFollow(
+        follow = AppFollow(
             self._task, self._ti, self._scheduler, handle, options, progress, self._check,
             is_new=is_new, is_known=is_known, is_part=is_part, on_change=on_change,
         )  # fmt: skip
+        follow.log.hide(self._masked or ())
+        return follow
 
     def _failure(
         self,
@@ -186,12 +190,13 @@ class TaskRun(ABC):
         roles: Sequence[Role] = (),
     ) -> AppFailedError:
         """Return the error of an app that did not succeed, and push XCom `app`, with the result if it wrote one."""
+        from airflow_provider_launch._airflow import redact
+
+        # Before its texts are cut, and because Airflow does not mask XComs.
+        response = with_texts(response, lambda text: str(redact(hidden(text, self._masked or ()))))
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):
-            from airflow_provider_launch._airflow import redact
-
-            # Unlike logs, XComs are not masked by Airflow.
-            error = str(redact(error_line(response, tails)))
+            error = error_line(response, tails)
             result = self._result_of_failed(parse_app_handle(handle).app_id)
             self._push_app(as_xcom(handle, response, result, roles=roles, error=error), result)
         return failure(handle, response, tails)

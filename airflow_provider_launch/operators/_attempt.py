@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._airflow import conf
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.places import copied_variables
 from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import show_request
@@ -64,6 +65,8 @@ class Attempt:
         self._log = operator.log
         self._records = RecordStore(context.get("task_state_store"))
         self._record: Record | None = None
+        self.copied: dict[str, dict[str, str]] = {}
+        """The variables of the worker that the replicas of each role get, if this try has made the request."""
         self.adopted: DescribeAppResponse | None = None
         """Status of the app when this try adopted it. None if this try has launched it."""
         self.is_of_earlier_try = False
@@ -273,6 +276,7 @@ class Attempt:
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
         # A build may have taken minutes.
         self._killer.check()
+        self.copied = copied_variables(info)
         self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:

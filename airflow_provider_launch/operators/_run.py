@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, conf
 from airflow_provider_launch._task import metrics
@@ -41,6 +41,7 @@ from airflow_provider_launch.specs.errors import (
     AppStatusError,
     AppUnavailableError,
     LaunchError,
+    SchedulerRejectedError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _DEFER_AFTER_S = 10.0
+_Found = TypeVar("_Found")
 _ENDED = (AppStatusError, AirflowSkipException)
 """Errors of a task whose app has ended."""
 
@@ -93,8 +95,6 @@ class OperatorRun(TaskRun):
         """Why an earlier part of this try has found that the app hangs; empty: it has not."""
         self._hangs = False
         """Whether such an app must still be cancelled."""
-        self._masked: list[str] | None = None
-        """The secrets of the app; None until they are known."""
         self._has_gap = True  # until the log has been read to its end
 
     def run(self, app: AppDef, sources: Sources) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class OperatorRun(TaskRun):
             self._push_success(attempt.value)
             return attempt.value
         self._killer.check()
-        places = self._mask_secrets(app, cfg, places)
+        places = self._mask_secrets(app, places)
         if not op.wait:
             value = as_xcom(handle, self._wait_for_start(handle), roles=app.roles)
             self._push_success(value)
@@ -266,12 +266,10 @@ class OperatorRun(TaskRun):
 
     def _follower_of(self, handle: str, progress: FollowProgress, *, is_part: bool = False) -> AppFollow:
         is_new = self._attempt.adopted is None  # an adopted app may have old lines
-        follow = self._follower(
+        return self._follower(
             handle, self._op.follow_options, progress,
             is_new=is_new, is_part=is_part, on_change=self._callbacks.changed,
         )  # fmt: skip
-        follow.log.hide(self._masked or ())
-        return follow
 
     def _defer(self, handle: str, began: float, progress: FollowProgress, places: list[Place]) -> None:
         """Defer the task: raise `TaskDeferred`, so that the triggerer follows the app."""
@@ -377,28 +375,35 @@ class OperatorRun(TaskRun):
 
     # ---- secrets and links -----------------------------------------------------------------------------------
 
-    def _mask_secrets(self, app: AppDef, cfg: Mapping[str, Any], places: list[Place]) -> list[Place]:
+    def _mask_secrets(self, app: AppDef, places: list[Place]) -> list[Place]:
         """Mask the secrets that lines of the app may show, and return their locations.
 
         Args:
             app: the app of this try.
-            cfg: its options.
             places: the locations of its secrets.
         """
         attempt = self._attempt
-        copied: dict[str, dict[str, str]] = {}
-        if cfg.get("copy_env"):
-            with contextlib.suppress(LaunchError):
-                copied = copied_variables(self._scheduler.describe_native(attempt.app_id))
+        copied = attempt.copied
+        if attempt.adopted is not None or attempt.is_of_earlier_try:
+            copied = self._kept(lambda: copied_variables(self._scheduler.describe_native(attempt.app_id)))
         inherited = places_in_copied(copied)
         values = hidden_values(app.roles, copied, [*places, *inherited])
         if attempt.is_of_earlier_try:
             # It has the values of its launch, which may differ by now.
             places = places if attempt.places is None else attempt.places
-            with contextlib.suppress(LaunchError):
-                values |= kept_values(self._scheduler, attempt.app_id, places)
+            values |= self._kept(lambda: kept_values(self._scheduler, attempt.app_id, places))
         self._masked = register(values, self._log.warning)
         return [*places, *inherited]
+
+    def _kept(self, read: Callable[[], dict[str, _Found]]) -> dict[str, _Found]:
+        """Return what the scheduler has of the app, after an outage; nothing if it may not be read, or is damaged."""
+
+        def answer() -> dict[str, _Found]:
+            with contextlib.suppress(AppUnavailableError, SchedulerRejectedError):
+                return read()
+            return {}
+
+        return self._retry(answer)
 
     def _mask_kept(self, places: list[Place]) -> None:
         """Mask the secrets of an app that an earlier part of the task has launched."""

@@ -25,6 +25,7 @@ class PluginStepOperator(StepOperator):
         super().__init__(**kwargs)
         self._executor: BaseExecutor | None = None
         self._node: Node | None = None
+        self._masked: list[str] = []
 
     def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - used by the base class
         from airflow_provider_launch._task.errors import final_errors
@@ -41,7 +42,7 @@ class PluginStepOperator(StepOperator):
         self._node = self._make_node(settings)
         assert isinstance(self.app, AppDef)
         # This process writes the lines itself, so it must mask secrets.
-        register(hidden_values(self.app.roles, {}, ()), self.log.warning)
+        self._masked = register(hidden_values(self.app.roles, {}, ()), self.log.warning)
         self._executor.prepare_for_node_execution()
         if self._attempt is not None:
             self._attempt.add_code(self._executor.add_code_identities(self._node))
@@ -57,6 +58,7 @@ class PluginStepOperator(StepOperator):
         }
 
     def _make_node(self, settings: dict[str, Any]) -> Node:
+        from airflow_provider_launch._task.secrets import hidden
         from airflow_provider_launch.pipelines.plugin import Node
         from airflow_provider_launch.specs import AppDef, macros
 
@@ -72,7 +74,7 @@ class PluginStepOperator(StepOperator):
             environment={name: values.substitute(text) for name, text in role.env.items()},
             working_dir=role.image,
             config=settings,
-            show=lambda line: self.log.info("%s", line),
+            show=lambda line: self.log.info("%s", hidden(line, self._masked)),
         )
 
     def on_kill(self) -> None:

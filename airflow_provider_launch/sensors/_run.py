@@ -207,7 +207,7 @@ class SensorRun(TaskRun):
         """Return a follower of the app that continues where an earlier part of the task has stopped."""
         # Secrets from templates stay unmasked here, because only the task that launched the app has fetched them.
         with contextlib.suppress(LaunchError):
-            register(kept_values(self._scheduler, self._app_id), self._log.warning)
+            self._masked = register(kept_values(self._scheduler, self._app_id), self._log.warning)
         sensor = self._sensor
         is_known = bool(progress.state)
         options = dataclasses.replace(

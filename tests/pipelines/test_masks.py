@@ -114,6 +114,17 @@ def test_rendered_fields_of_a_step_show_no_secret(write, executor: str) -> None:
 
 
 @pytest.mark.usefixtures("silent")
+def test_a_line_of_a_plug_in_shows_no_rest_of_a_secret(write, capsys) -> None:
+    """Airflow replaces the first mask that fits."""
+    task = dag_from_file(write(FILE.replace("EXECUTOR", "silent")), "masks_rest").get_task("one")
+    task.app = AppDef("a", [Role("r", "/", entrypoint="x", env={"DB_PASS": "hush-env", "OTHER_TOKEN": "is hush-e"})])
+
+    task._launched({})
+
+    assert "it *** " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("silent")
 def test_lines_of_a_plug_in_show_no_secret(write) -> None:
     """The task writes the lines itself, so it must register the secrets of the app."""
     from airflow.sdk.log import redact
