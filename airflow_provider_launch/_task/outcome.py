@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from airflow_provider_launch._task.tracebacks import error_in
@@ -146,13 +145,19 @@ def _replicas(response: DescribeAppResponse) -> list[ReplicaStatus]:
     return [replica for status in response.roles_statuses for replica in status.replicas]
 
 
-def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> AppFailedError:
+def failure(
+    handle: str,
+    response: DescribeAppResponse,
+    tails: Mapping[str, Sequence[str]],
+    masked: Callable[[str], str] = str,
+) -> AppFailedError:
     """Return the error for an app that did not succeed, with the cause and its last lines.
 
     Args:
         handle: names the app.
         response: the terminal state.
         tails: the last lines by `role/replica`.
+        masked: returns a text without its secrets.
     """
     failed = failed_replicas(response, tails)
     replica = failed[0] if failed else None
@@ -166,34 +171,18 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     # The cause first: a log view cuts long lines, and a handle is long.
     ended = f"app {handle} {response.state}"
     parts = [unfolded(f"{'; '.join(reasons)}; {ended}") if reasons else ended]
-    if written := _written(replica, response):
+    if written := _written(replica, response, masked):
         parts.append(f"\n{f'{replica.role}/{replica.id}' if replica else 'the app'} wrote to its error file:")
         parts.extend(f"\n  {unfolded(line)}" for line in written)
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {unfolded(line)}" for line in tail)
-    return AppFailedError(response.to_status(), "".join(parts))
+    return AppFailedError(response.to_status(), masked("".join(parts)))
 
 
-def with_texts(response: DescribeAppResponse, change: Callable[[str], str]) -> DescribeAppResponse:
-    """Return a copy whose messages, reasons and error files were changed."""
-
-    def changed(item: Any, *names: str, **others: Any) -> Any:
-        texts = {name: getattr(item, name) for name in names}
-        return replace(item, **{name: change(text) for name, text in texts.items() if text}, **others)
-
-    roles = [
-        replace(
-            role,
-            replicas=[changed(each, "structured_error_msg", "error_msg", "reason") for each in role.replicas],
-        )
-        for role in response.roles_statuses
-    ]
-    found: DescribeAppResponse = changed(response, "msg", "structured_error_msg", roles_statuses=roles)
-    return found
-
-
-def error_line(response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> str:
+def error_line(
+    response: DescribeAppResponse, tails: Mapping[str, Sequence[str]], masked: Callable[[str], str] = str
+) -> str:
     """Return why the app did not succeed, as one line of limited length: for a task that compares several apps.
 
     `trainer/1: ValueError: loss is NaN`, or `trainer/1 exited with code 137 (SIGKILL; its memory may have run out)`.
@@ -201,19 +190,25 @@ def error_line(response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]
     Args:
         response: the terminal state.
         tails: the last lines by `role/replica`.
+        masked: returns a text without its secrets.
     """
+
+    def line(text: str) -> str:
+        # Masked before it is cut.
+        return one_line(masked(text), _ERROR_CHARS)
+
     replica = first_failed(response, tails)
     msg = response.msg if response.msg not in ("", NONE) else ""
     if replica is None:
-        return one_line(msg or str(response.state), _ERROR_CHARS)
+        return line(msg or str(response.state))
     name = f"{replica.role}/{replica.id}"
     # The message of the scheduler may be about a consequence, which ended first; then it stopped the cause.
     failed = _in_order_of_failure(response, tails)
     if not failed or (msg and not any(_is_about(msg, one) for one in failed)):
-        return one_line(msg or f"{name} ended as {replica.state}", _ERROR_CHARS)
-    written = _written(replica, response)
+        return line(msg or f"{name} ended as {replica.state}")
+    written = _written(replica, response, masked)
     error = written[0] if written else error_in(tails.get(name, ()))
-    return one_line(f"{name}: {error}" if error else f"{name} {_ending_with_reason(replica)}", _ERROR_CHARS)
+    return line(f"{name}: {error}" if error else f"{name} {_ending_with_reason(replica)}")
 
 
 def _is_about(msg: str, replica: ReplicaStatus) -> bool:
@@ -232,13 +227,13 @@ def _others_text(others: Sequence[ReplicaStatus], tails: Mapping[str, Sequence[s
     return f"after it: {', '.join(texts)}{more}"
 
 
-def _written(replica: ReplicaStatus | None, response: DescribeAppResponse) -> list[str]:
+def _written(replica: ReplicaStatus | None, response: DescribeAppResponse, masked: Callable[[str], str]) -> list[str]:
     """Return the lines that the replica wrote to `TORCHELASTIC_ERROR_FILE` before it failed."""
     text = replica.structured_error_msg if replica else response.structured_error_msg
     if text in ("", NONE):
         return []
     reply = ErrorReply.parse(text)
-    lines = (reply.error_text if reply else clean_text(text)).splitlines()
+    lines = masked(reply.error_text if reply else clean_text(text)).splitlines()
     shown = [line[:_ERROR_CHARS] for line in lines if line.strip()]
     return [
         *shown[:_ERROR_LINES],

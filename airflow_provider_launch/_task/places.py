@@ -187,7 +187,9 @@ def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, s
         AppUnavailableError: the stored request is damaged.
     """
     roles = getattr(native.request, "roles", ()) if native else ()
-    found = {role.name: getattr(role, "copied_env", {}) for role in roles}
+    # A plug-in may have anything under this name.
+    listed = roles if isinstance(roles, (list, tuple)) else ()
+    found = {role.name: role.copied_env for role in listed if hasattr(role, "copied_env")}
     for env in found.values():
         if not isinstance(env, Mapping) or not all(isinstance(text, str) for pair in env.items() for text in pair):
             raise AppUnavailableError("the stored request is damaged: its variables are not texts by name")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from airflow_provider_launch._airflow import TaskDeferred, conf
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.errors import FinalStateError
-from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of, with_texts
+from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import hidden, register_error
 from airflow_provider_launch.links.launch import drop_empty_links
@@ -192,14 +192,16 @@ class TaskRun(ABC):
         """Return the error of an app that did not succeed, and push XCom `app`, with the result if it wrote one."""
         from airflow_provider_launch._airflow import redact
 
-        # Before its texts are cut, and because Airflow does not mask XComs.
-        response = with_texts(response, lambda text: str(redact(hidden(text, self._masked or ()))))
+        def masked(text: str) -> str:
+            return str(redact(hidden(text, self._masked or ())))
+
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):
-            error = error_line(response, tails)
+            # Unlike logs, XComs are not masked by Airflow.
+            error = error_line(response, tails, masked)
             result = self._result_of_failed(parse_app_handle(handle).app_id)
             self._push_app(as_xcom(handle, response, result, roles=roles, error=error), result)
-        return failure(handle, response, tails)
+        return failure(handle, response, tails, masked)
 
     def _result_of_failed(self, app_id: str) -> Any:
         """Return the result that the app wrote before it failed, such as the metrics of its last epoch, or None."""

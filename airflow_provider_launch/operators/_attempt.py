@@ -276,7 +276,7 @@ class Attempt:
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
         # A build may have taken minutes.
         self._killer.check()
-        self.copied = copied_variables(info)
+        self.copied, self.is_of_earlier_try = copied_variables(info), intended is not None
         self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
@@ -298,7 +298,7 @@ class Attempt:
                 self._record, self._killer.app_id = None, ""
                 raise
             handle = self._handle_of(record)
-            record, self.is_of_earlier_try = dataclasses.replace(record, places=intended.places), True
+            record = dataclasses.replace(record, places=intended.places)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         metrics.seconds("submit", time.monotonic() - started_at, backend=self._backend)
         metrics.count("apps_launched", backend=self._backend)

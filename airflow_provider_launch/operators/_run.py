@@ -41,7 +41,7 @@ from airflow_provider_launch.specs.errors import (
     AppStatusError,
     AppUnavailableError,
     LaunchError,
-    SchedulerRejectedError,
+    SchedulerUnavailableError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -384,7 +384,7 @@ class OperatorRun(TaskRun):
         """
         attempt = self._attempt
         copied = attempt.copied
-        if attempt.adopted is not None or attempt.is_of_earlier_try:
+        if attempt.is_of_earlier_try:
             copied = self._kept(lambda: copied_variables(self._scheduler.describe_native(attempt.app_id)))
         inherited = places_in_copied(copied)
         values = hidden_values(app.roles, copied, [*places, *inherited])
@@ -399,9 +399,12 @@ class OperatorRun(TaskRun):
         """Return what the scheduler has of the app, after an outage; nothing if it may not be read, or is damaged."""
 
         def answer() -> dict[str, _Found]:
-            with contextlib.suppress(AppUnavailableError, SchedulerRejectedError):
+            try:
                 return read()
-            return {}
+            except LaunchError as error:
+                if isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError):
+                    raise
+                return {}
 
         return self._retry(answer)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import sys
 import threading
 from typing import Any
 
 import pytest
+from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.log import redact
 
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs import AppDef, AppState, Role
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, sh
@@ -113,6 +117,52 @@ def test_an_error_file_shows_no_rest_of_a_secret(monkeypatch, before: int, is_de
 
 @_on_local
 @in_modes
+@pytest.mark.parametrize(
+    ("field", "program"),
+    [
+        ("labels", "raise ValueError('bad Xk9-admin-Qz7')"),
+        ("repr", "error({'message': 'bad %r' % secret})"),
+        ("JSON", "error({'message': 'bad ' + json.dumps(secret)})"),
+    ],
+)
+def test_the_value_of_a_failed_task_shows_no_secret(monkeypatch, field: str, program: str, is_deferrable: bool) -> None:
+    """Airflow does not mask XComs."""
+    secret = "Xk9-admin-Qz7" if field == "labels" else 'Xk9\\"ad-Qz7'
+    code = (
+        "import json, os, sys, time; time.sleep(0.6); secret = os.environ.get('DB_PASSWORD')\n"
+        "def error(text):\n    json.dump(text, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w')); sys.exit(3)\n"
+    )
+    role = Role("main", "", entrypoint=sys.executable, args=["-c", code + program], env={"DB_PASSWORD": secret})
+    if field == "labels":
+        role.env, role.metadata = {}, {"labels": {"api_token": secret}}
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", app=AppDef("app", [role]), deferrable=is_deferrable)
+    api = FakeExecutionApi()
+    ran, _ = run_to_end(task, api)
+
+    assert ran.error is not None
+    error = api.xcoms["t", "app"]["error"]
+    assert error.startswith("main/0: ")
+    assert "Qz7" not in error
+
+
+def test_a_plug_in_may_have_roles_of_any_form(monkeypatch, engine, api) -> None:
+    dryrun = FakeScheduler._submit_dryrun
+
+    def submit_dryrun(self: FakeScheduler, *args: Any, **kwargs: Any) -> Any:
+        info = dryrun(self, *args, **kwargs)
+        info.request.roles = roles
+        return info
+
+    monkeypatch.setattr(FakeScheduler, "_submit_dryrun", submit_dryrun)
+    for roles in (None, ["worker"], [{"name": "worker"}], {"worker": {}}):
+        task = launch(sh("true"), launch_conn_id="cluster", wait=False, deferrable=False)
+
+        assert run_task(task, api).error is None, roles
+
+
+@_on_local
+@in_modes
 def test_a_sensor_shows_no_rest_of_a_secret(is_deferrable: bool) -> None:
     api = FakeExecutionApi()
     env = {"DB_PASSWORD": SECRET, "OTHER_TOKEN": "with Xk9"}
@@ -124,3 +174,30 @@ def test_a_sensor_shows_no_rest_of_a_secret(is_deferrable: bool) -> None:
     assert ran.error is None
     assert "[worker/0] ***" in "".join(ran.lines)
     assert "admin" not in "".join(ran.lines)
+
+
+@_on_local
+def test_a_try_that_submits_again_masks_the_variables_of_the_first_one(tmp_path, monkeypatch) -> None:
+    """The worker died before it knew that the app exists, and the variable has changed since."""
+    api, go, tries = FakeExecutionApi(retries=3), tmp_path / "go", []
+
+    def dies(method: str, parts: Any, body: Any) -> None:
+        is_record = method == "PUT" and parts[-1] == "launch" and body["value"]["state"] == "scheduled"
+        if is_record and len(tries) == 1:
+            raise SystemExit("the worker died")
+        if is_record:
+            go.touch()  # the app ends after the second try has found it
+
+    api.on_call = dies
+    lines = ""
+    for number, value in ((1, SECRET), (2, "Xk9-new-a")):
+        tries.append(number)
+        reset_secrets_masker()
+        monkeypatch.setenv("HF_TOKEN", value)
+        role = sh(f"while [ ! -e {go} ]; do sleep 0.1; done; sleep 0.5; echo with $HF_TOKEN")
+        task = launch(role, on_kill="leave", deferrable=False, cfg={"copy_env": ["HF_*"]})
+        with contextlib.suppress(SystemExit):
+            lines = "".join(run_task(task, api, try_number=number).lines)
+
+    assert "with ***" in lines
+    assert "Qz7" not in lines
