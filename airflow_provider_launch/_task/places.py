@@ -189,7 +189,7 @@ def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, s
     roles = getattr(native.request, "roles", ()) if native else ()
     # A plug-in may have anything under this name.
     listed = roles if isinstance(roles, (list, tuple)) else ()
-    found = {role.name: role.copied_env for role in listed if hasattr(role, "copied_env")}
+    found = {getattr(role, "name", ""): role.copied_env for role in listed if hasattr(role, "copied_env")}
     for env in found.values():
         if not isinstance(env, Mapping) or not all(isinstance(text, str) for pair in env.items() for text in pair):
             raise AppUnavailableError("the stored request is damaged: its variables are not texts by name")

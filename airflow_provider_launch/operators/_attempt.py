@@ -18,7 +18,7 @@ from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators._earlier import EarlierApps, with_counts
 from airflow_provider_launch.operators._record import KILLED, NextStep, Record, RecordStore, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
-from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
+from airflow_provider_launch.specs.errors import AppConflictError, AppUnavailableError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, TaskKey, owner_of, task_of
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -276,7 +276,9 @@ class Attempt:
         info = self._retry(dryrun, app, self._backend, cfg, parent_run_id=_run_of(key), app_id=record.app_id)
         # A build may have taken minutes.
         self._killer.check()
-        self.copied, self.is_of_earlier_try = copied_variables(info), intended is not None
+        self.is_of_earlier_try = intended is not None
+        with contextlib.suppress(AppUnavailableError):  # roles of a plug-in may have another field of this name
+            self.copied = copied_variables(info)
         self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:

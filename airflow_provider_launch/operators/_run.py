@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, conf
 from airflow_provider_launch._task import metrics
@@ -41,7 +41,6 @@ from airflow_provider_launch.specs.errors import (
     AppStatusError,
     AppUnavailableError,
     LaunchError,
-    SchedulerUnavailableError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _DEFER_AFTER_S = 10.0
-_Found = TypeVar("_Found")
 _ENDED = (AppStatusError, AirflowSkipException)
 """Errors of a task whose app has ended."""
 
@@ -383,30 +381,16 @@ class OperatorRun(TaskRun):
             places: the locations of its secrets.
         """
         attempt = self._attempt
-        copied = attempt.copied
-        if attempt.is_of_earlier_try:
-            copied = self._kept(lambda: copied_variables(self._scheduler.describe_native(attempt.app_id)))
-        inherited = places_in_copied(copied)
-        values = hidden_values(app.roles, copied, [*places, *inherited])
+        inherited = places_in_copied(attempt.copied)
+        values = hidden_values(app.roles, attempt.copied, [*places, *inherited])
         if attempt.is_of_earlier_try:
             # It has the values of its launch, which may differ by now.
+            copied = self._kept(lambda: copied_variables(self._scheduler.describe_native(attempt.app_id)))
+            inherited = list(dict.fromkeys([*inherited, *places_in_copied(copied)]))
             places = places if attempt.places is None else attempt.places
             values |= self._kept(lambda: kept_values(self._scheduler, attempt.app_id, places))
         self._masked = register(values, self._log.warning)
         return [*places, *inherited]
-
-    def _kept(self, read: Callable[[], dict[str, _Found]]) -> dict[str, _Found]:
-        """Return what the scheduler has of the app, after an outage; nothing if it may not be read, or is damaged."""
-
-        def answer() -> dict[str, _Found]:
-            try:
-                return read()
-            except LaunchError as error:
-                if isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError):
-                    raise
-                return {}
-
-        return self._retry(answer)
 
     def _mask_kept(self, places: list[Place]) -> None:
         """Mask the secrets of an app that an earlier part of the task has launched."""

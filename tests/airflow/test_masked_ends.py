@@ -155,7 +155,8 @@ def test_a_plug_in_may_have_roles_of_any_form(monkeypatch, engine, api) -> None:
         return info
 
     monkeypatch.setattr(FakeScheduler, "_submit_dryrun", submit_dryrun)
-    for roles in (None, ["worker"], [{"name": "worker"}], {"worker": {}}):
+    others = [RequestOfRole("worker", None), RequestOfRole("worker", {"A": 1})]  # type: ignore[arg-type, dict-item]
+    for roles in (None, ["worker"], [{"name": "worker"}], {"worker": {}}, others):
         task = launch(sh("true"), launch_conn_id="cluster", wait=False, deferrable=False)
 
         assert run_task(task, api).error is None, roles
@@ -201,3 +202,27 @@ def test_a_try_that_submits_again_masks_the_variables_of_the_first_one(tmp_path,
 
     assert "with ***" in lines
     assert "Qz7" not in lines
+
+
+@_on_local
+@in_modes
+def test_a_sensor_masks_after_an_outage(monkeypatch, is_deferrable: bool) -> None:
+    api = FakeExecutionApi()
+    run_task(launch(sh("sleep 1; echo with $DB_PASSWORD", env={"DB_PASSWORD": SECRET}), wait=False), api)
+    reset_secrets_masker()
+    before, left = LocalScheduler.describe_native, [1]
+
+    def describe_native(self: LocalScheduler, app_id: str) -> Any:
+        if left:
+            left.pop()
+            raise SchedulerUnavailableError("503")
+        return before(self, app_id)
+
+    monkeypatch.setattr(LocalScheduler, "describe_native", describe_native)
+    with a_dag():
+        sensor = AppStatusSensor(task_id="s", handle=api.xcoms["t", "return_value"], deferrable=is_deferrable)
+    ran, _ = run_to_end(sensor, api)
+
+    assert ran.error is None
+    assert "with ***" in "".join(ran.lines)
+    assert "Qz7" not in "".join(ran.lines)
