@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
+_TEXTS = frozenset({"name", "image", "entrypoint", "args", "env"})
+"""The fields of an app and of a role that have texts."""
 _ELEMENT = "launch_element"
 """In the context: the element of a map as text, which the UI shows instead of its number."""
 
@@ -45,18 +47,27 @@ def _texts_of(template: list[Any]) -> Iterator[str]:
     if len(template) != 1:
         return
     (node,) = template
-    if isinstance(node, nodes.Output):
-        yield from _texts_of(node.nodes)
-    elif isinstance(node, nodes.TemplateData):
+    if isinstance(node, nodes.TemplateData):
         yield node.data
     elif isinstance(node, nodes.Const):
         yield str(node.value)
-    elif isinstance(node, nodes.CondExpr):
-        yield from _texts_of([node.expr1])
-        yield from _texts_of([node.expr2] if node.expr2 else [])
-    elif isinstance(node, nodes.If):
-        for branch in (node.body, *(each.body for each in node.elif_), node.else_):
-            yield from _texts_of(branch)
+    for part in _results(node):
+        yield from _texts_of(part)
+
+
+def _results(node: Any) -> list[list[Any]]:
+    """Return the parts of a template of which a node gives one."""
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Output):
+        return [node.nodes]
+    if isinstance(node, nodes.If):
+        return [node.body, *(each.body for each in node.elif_), node.else_]
+    if isinstance(node, nodes.CondExpr):
+        return [[node.expr1], [node.expr2] if node.expr2 else []]
+    if isinstance(node, nodes.Or):
+        return [[node.left], [node.right]]
+    return [node.args[:1]] if isinstance(node, nodes.Filter) and node.name in ("default", "d") else []
 
 
 class StepOperator(LaunchAppOperator):
@@ -233,15 +244,25 @@ class StepOperator(LaunchAppOperator):
             from airflow_provider_launch.operators._data import settled_app
             from airflow_provider_launch.operators._masks import register_texts
 
-            self._marks_data = self._keeps_types = True
+            self._marks_data = True
             try:
-                # A copy, because all runs of this process share the model.
-                app = settled_app(self.render_template(dict(app), context))
+                app = settled_app(self._rendered_parts(app, context))
             finally:
-                self._marks_data = self._keeps_types = False
+                self._marks_data = False
             self._file_secrets += register_texts(self.step.app, app)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
         return step, self._rendered_place(context)
+
+    def _rendered_parts(self, part: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        """Return a copy of an app or role; in a native DAG texts stay texts, and other fields have any type."""
+        env, found = self.get_template_env(), {}
+        for name, value in part.items():
+            if name == "roles" and isinstance(value, list) and all(isinstance(role, Mapping) for role in value):
+                found[name] = [self._rendered_parts(role, context) for role in value]
+            else:
+                is_whole = isinstance(value, str) and name in ("args", "env")
+                found[name] = self._render_part(value, context, env, None, is_whole or name not in _TEXTS)
+        return found
 
     def _rendered_place(self, context: Context) -> Placement:
         from airflow_provider_launch._task.errors import final_errors

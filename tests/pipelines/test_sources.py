@@ -334,6 +334,8 @@ def test_what_a_dag_adds_to_templates_is_no_initial_value(opened, tmp_path, text
         "{{ 'FOLDER/other' if params.word == 'x' else '' }}",
         "{% if params.word == 'x' %}FOLDER/other{% else %}FOLDER/theirs{% endif %}",
         "{% if params.word == 'x' %}FOLDER/other{% endif %}",
+        "{{ params.get('gone') or 'FOLDER/other' }}",
+        "{{ dag_run.conf['dir'] | default('FOLDER/other') }}",
         "FOLDER/{{ 'other' }}",
         OF_RUN,
     ],

@@ -645,11 +645,13 @@ def test_settings_of_a_step_are_texts_also_in_a_native_dag(write, test_dag, tmp_
     assert (tmp_path / "two").read_text() == "$$x${app_id}\n"
 
 
-def test_a_native_dag_gives_numbers_of_an_app(write, test_dag, tmp_path) -> None:
-    role = '{name: r, image: "", entrypoint: sh, args: [-c, "echo x >> FOLDER/out"], num_replicas: "{{ params.n }}"}'
+def test_a_native_dag_gives_numbers_and_texts_of_an_app(write, test_dag, tmp_path) -> None:
+    args = '[-c, "echo $V $0 $1 >> FOLDER/out", "{{ params.n }}", "{{ params.version }}"]'
+    env = '{V: "{{ params.version }}"}'
+    role = f'{{name: r, image: "", entrypoint: sh, args: {args}, env: {env}, num_replicas: "{{{{ params.n }}}}"}}'
     text = f"""
         executor: local
-        parameters: {{n: 2}}
+        parameters: {{n: 2, version: "1.10"}}
         dag:
           start_at: one
           steps:
@@ -658,4 +660,4 @@ def test_a_native_dag_gives_numbers_of_an_app(write, test_dag, tmp_path) -> None
     ran = test_dag(dag_from_file(write(text), "numbers", render_template_as_native_obj=True))
 
     assert ran.state == "success", ran.states
-    assert (tmp_path / "out").read_text() == "x\nx\n"
+    assert (tmp_path / "out").read_text() == 2 * "1.10 2 1.10\n"
