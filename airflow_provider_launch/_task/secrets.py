@@ -327,6 +327,15 @@ def hidden(text: str, values: Iterable[str]) -> str:
     return "".join([*parts, text[done:]])
 
 
+def without_start(line: str, values: Iterable[str]) -> str:
+    """Return a line with `***` in place of the start of a value at its end, where a program has cut the line."""
+    for value in values:
+        at = line.rfind(value[:_SHORTEST])
+        if at >= 0 and value.startswith(line[at:]):
+            return line[:at] + MASK
+    return line
+
+
 def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:
     at = text.find(value)
     while at >= 0:

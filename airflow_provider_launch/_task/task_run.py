@@ -13,7 +13,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import hidden, register_error
+from airflow_provider_launch._task.secrets import hidden, register_error, without_start
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
@@ -210,8 +210,11 @@ class TaskRun(ABC):
         """Return the error of an app that did not succeed, and push XCom `app`, with the result if it wrote one."""
         from airflow_provider_launch._airflow import redact
 
+        values = self._masked or ()
+
         def masked(text: str) -> str:
-            return str(redact(hidden(text, self._masked or ())))
+            shown = str(redact(hidden(text, values)))
+            return "\n".join(without_start(line, values) for line in shown.split("\n"))
 
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):

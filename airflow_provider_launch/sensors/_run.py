@@ -205,17 +205,9 @@ class SensorRun(TaskRun):
 
     def _app_follow(self, progress: FollowProgress, *, skips_old: bool = True, is_part: bool = False) -> AppFollow:
         """Return a follower of the app that continues where an earlier part of the task has stopped."""
-
-        def kept() -> dict[str, int]:
-            return kept_values(self._scheduler, self._app_id)
-
         # Secrets from templates stay unmasked here, because only the task that launched the app has fetched them.
-        if is_part:
-            # A sensor that is rescheduled does not wait in a worker for the end of an outage.
-            with contextlib.suppress(LaunchError):
-                self._masked = register(kept(), self._log.warning)
-        else:
-            self._masked = register(self._kept(kept), self._log.warning)
+        with contextlib.suppress(LaunchError):
+            self._masked = register(kept_values(self._scheduler, self._app_id), self._log.warning)
         sensor = self._sensor
         is_known = bool(progress.state)
         options = dataclasses.replace(
