@@ -95,7 +95,7 @@ class TaskLog:
     Args:
         log: the logger of the operator or sensor.
         name: name of the app in the lines about its state.
-        progress: what an earlier part of the task has logged; it is not logged again.
+        progress: that of an earlier part of the task, whose lines are not logged again.
         on_url: takes the app's page in the scheduler's user interface and its other pages, each time they change.
         limit: limits how much of a long log is shown. None: all.
         replicas: numbers of the replicas whose lines are shown; of others only the last lines are kept. None: all.

@@ -15,12 +15,7 @@ from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, 
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import hidden, register_error, without_start
 from airflow_provider_launch.links.launch import drop_empty_links
-from airflow_provider_launch.specs.errors import (
-    AppNotStartedError,
-    AppUnavailableError,
-    LaunchError,
-    SchedulerUnavailableError,
-)
+from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.util.backoff import backoff
 
@@ -136,19 +131,6 @@ class TaskRun(ABC):
                 # Otherwise a kill may come before Airflow has recorded the deferral.
                 self._killer.close()
             self._hook.close()
-
-    def _kept(self, read: Callable[[], dict[str, T]]) -> dict[str, T]:
-        """Return what the scheduler has of the app, after an outage; nothing if it may not be read, or is damaged."""
-
-        def answer() -> dict[str, T]:
-            try:
-                return read()
-            except LaunchError as error:
-                if isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError):
-                    raise
-                return {}
-
-        return self._retry(answer)
 
     @abstractmethod
     def _cancel_after(self, error: BaseException, *, is_killed: bool) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._airflow import AirflowSkipException, AirflowTaskTimeout, conf
 from airflow_provider_launch._task import metrics
@@ -41,6 +41,7 @@ from airflow_provider_launch.specs.errors import (
     AppStatusError,
     AppUnavailableError,
     LaunchError,
+    SchedulerUnavailableError,
     UnknownOutcomeError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _DEFER_AFTER_S = 10.0
+_Found = TypeVar("_Found")
 _ENDED = (AppStatusError, AirflowSkipException)
 """Errors of a task whose app has ended."""
 
@@ -391,6 +393,19 @@ class OperatorRun(TaskRun):
             values |= self._kept(lambda: kept_values(self._scheduler, attempt.app_id, places))
         self._masked = register(values, self._log.warning)
         return [*places, *inherited]
+
+    def _kept(self, read: Callable[[], dict[str, _Found]]) -> dict[str, _Found]:
+        """Return what the scheduler has of the app, after an outage; nothing if it may not be read, or is damaged."""
+
+        def answer() -> dict[str, _Found]:
+            try:
+                return read()
+            except LaunchError as error:
+                if isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError):
+                    raise
+                return {}
+
+        return self._retry(answer)
 
     def _mask_kept(self, places: list[Place]) -> None:
         """Mask the secrets of an app that an earlier part of the task has launched."""

@@ -55,6 +55,17 @@ def deferring(monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEFER_AFTER_S", "0")
 
 
+@pytest.fixture
+def own_masks(monkeypatch) -> None:
+    """Let the triggerer have masks of its own, as another process has."""
+
+    def run_trigger(trigger: Any, run: Any = support.run_trigger) -> Any:
+        reset_secrets_masker()
+        return run(trigger)
+
+    monkeypatch.setattr(support, "run_trigger", run_trigger)
+
+
 def component_task() -> LaunchAppOperator:
     with a_dag():
         return LaunchAppOperator(task_id="t", component=f"{__name__}:connected", component_args={})
@@ -91,6 +102,7 @@ def test_a_task_that_resumes_shows_no_fetched_value(monkeypatch) -> None:
     assert "hush-fetched" not in json.dumps(event)
 
 
+@pytest.mark.usefixtures("own_masks")
 @pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
 @pytest.mark.parametrize("secret", ["Xk9$Qz7pw", "Xk9$$Qz7", "Xk9${Qz7", 'Xk9"ad\\m$Qz7'])
 @pytest.mark.parametrize("field", ["variable", "argument", "address", "pipeline"])
@@ -120,9 +132,6 @@ def test_a_fetched_value_with_a_dollar_is_masked(
         with a_dag():
             role = Role("main", "", entrypoint=sys.executable, args=args, env=env)
             task = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
-    monkeypatch.setattr(
-        support, "run_trigger", lambda trigger, run=support.run_trigger: reset_secrets_masker() or run(trigger)
-    )
     ran, _ = run_to_end(task, FakeExecutionApi())
 
     assert ran.error is None
@@ -241,6 +250,7 @@ def many_tokens() -> dict[str, str]:
     return {f"p{number}_token": f"word{number}" for number in range(140)} | {"p_token": "admin"}
 
 
+@pytest.mark.usefixtures("own_masks")
 @pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
 @pytest.mark.parametrize("how", [*_HOW, "fetched", "nested", "fetched text", "many lines", "quoted", "flag"])
 def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monkeypatch, how, is_deferrable) -> None:
@@ -281,8 +291,6 @@ def test_no_number_of_values_of_a_run_shows_a_secret_of_the_file(tmp_path, monke
             task = function(prints_nested if how == "nested" else prints)(
                 given.get(how, secret), "{{ dag_run.conf['given'] }}"
             ).operator
-    masks = reset_secrets_masker
-    monkeypatch.setattr(support, "run_trigger", lambda trigger, run=support.run_trigger: masks() or run(trigger))
     ran, _ = run_to_end(task, FakeExecutionApi())
 
     assert ran.error is None
@@ -317,6 +325,7 @@ _STEPS = {
 }
 
 
+@pytest.mark.usefixtures("own_masks")
 @pytest.mark.parametrize("is_deferrable", [False, True], ids=["worker", "triggerer"])
 @pytest.mark.parametrize("step", _STEPS)
 def test_whole_values_of_a_pipeline_come_before_lines_and_values_of_a_run(
@@ -335,9 +344,6 @@ def test_whole_values_of_a_pipeline_come_before_lines_and_values_of_a_run(
         f"    one: {{type: task, {_STEPS[step]}, next: success}}\n"
     )
     task = dag_from_file(tmp_path / "p.yaml", "test_dag").get_task("one")
-    monkeypatch.setattr(
-        support, "run_trigger", lambda trigger, run=support.run_trigger: reset_secrets_masker() or run(trigger)
-    )
     ran, _ = run_to_end(task, FakeExecutionApi())
 
     assert ran.error is None
