@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shlex
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
@@ -25,6 +26,7 @@ from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount, parse_mount
+from airflow_provider_launch.util.types import decode, decode_optional
 
 ROLE = "task"
 DATA_DIR = "/launch/data"
@@ -58,6 +60,20 @@ class Inputs:
     """Refuses arguments of a component that let the worker read what an earlier step names."""
     objects: tuple[str, ...] = ()
     """The parameters that are objects, whose files are in the folder."""
+    references: Mapping[str, str] = field(default_factory=dict)
+    """The parameters that arguments of the step name, by argument: those of `references_of`."""
+
+
+def references_of(step: TaskStep) -> dict[str, str]:
+    """Return the parameters that arguments of a step name as `$name`, by argument.
+
+    Args:
+        step: as in the file, because the value of a template is data, also if it looks like `$name`.
+    """
+    args = step.args.items()
+    return {
+        name: value[1:] for name, value in args if isinstance(value, str) and value[:1] == "$" and is_name(value[1:])
+    }
 
 
 def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> tuple[AppDef, dict[str, Any]]:
@@ -68,9 +84,11 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     """
     settings = place.settings
     if step.args and step.command_type != "app":
-        own = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
-        objects = [name for name, value in step.args.items() if str(value).removeprefix("$") in inputs.objects]
-        inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=(*inputs.objects, *objects))
+        own = _arguments(step, inputs)
+        # An argument replaces the parameter of its name, also one whose object was allowed.
+        objects = [name for name in inputs.objects if name not in own]
+        objects += [name for name, source in inputs.references.items() if source in inputs.objects]
+        inputs = replace(inputs, parameters={**inputs.parameters, **own}, objects=tuple(objects))
     environment = _environment(model, step, place, inputs)
     if step.command_type == "app":
         return _given_app(model, step, settings, environment, inputs), dict(place.options)
@@ -291,7 +309,8 @@ def _given_app(
 
 def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     function = _component(step.component, folder)
-    arguments = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+    hints = _hints(function)
+    arguments = {name: _converted(value, hints.get(name)) for name, value in _arguments(step, inputs).items()}
     inputs.check_arguments(function, arguments)
     try:
         app = function(**arguments)
@@ -302,13 +321,30 @@ def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     return app
 
 
-def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
-    if isinstance(value, str) and value.startswith("$") and is_name(value[1:]):
-        name = value[1:]
-        if name not in parameters:
-            known = ", ".join(sorted(parameters)) or "none"
-            raise InvalidAppError(f"argument {value!r} does not name a parameter; there are {known}")
-        return parameters[name]
+def _arguments(step: TaskStep, inputs: Inputs) -> dict[str, Any]:
+    """Return the arguments of a step, with the values of the parameters that they name."""
+    found = dict(step.args)
+    for name, source in inputs.references.items():
+        if source not in inputs.parameters:
+            known = ", ".join(sorted(inputs.parameters)) or "none"
+            raise InvalidAppError(f"argument '${source}' does not name a parameter; there are {known}")
+        found[name] = inputs.parameters[source]
+    return found
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:  # noqa: BLE001 - an annotation may be anything; the component checks its arguments itself
+        return {}
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """Return the number that a text, such as that of a template, stands for if the parameter takes one."""
+    kind = decode_optional(hint)
+    if isinstance(value, str) and kind in (int, float, bool):
+        with contextlib.suppress(ValueError):  # left to the component
+            return decode(value, kind)
     return value
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from airflow_provider_launch.pipelines import parameters
-from airflow_provider_launch.pipelines.apps import Inputs, build_app, code_folder
+from airflow_provider_launch.pipelines.apps import Inputs, build_app, code_folder, references_of
 from airflow_provider_launch.pipelines.catalog import Earlier, RunCatalog, copy_project
 from airflow_provider_launch.pipelines.executors import LOCAL, MOCKED, patched, placement
 from airflow_provider_launch.pipelines.folders import make_dirs, remove_folder
@@ -293,6 +293,7 @@ class DeskRun:
         folder = self._folder / "tasks" / f"{task_id}-{secrets.token_hex(4)}"
         make_dirs(folder)
         try:
+            references = references_of(step)
             step, place = rendered(step, placement(model, step), values, self._folder.name)
             if step.catalog and (patterns := step.catalog.project or model.project):
                 copy_project(code_folder(model, place.settings, step), patterns, folder)
@@ -306,6 +307,7 @@ class DeskRun:
                 secrets=secrets_of(step),
                 run={"LAUNCH_DAG_ID": model.name, "LAUNCH_RUN_ID": self._folder.name, "LAUNCH_TASK_ID": task_id},
                 data_dir=folder,
+                references=references,
             )
             app, cfg = build_app(model, step, place, inputs)
             made = [file_of(task_id, name) for name in object_names(step)]

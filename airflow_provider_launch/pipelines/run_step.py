@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.pipelines.apps import Inputs, build_app
+from airflow_provider_launch.pipelines.apps import Inputs, build_app, references_of
 from airflow_provider_launch.pipelines.executors import LOCAL, Placement, placement, rendered_settings
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
@@ -86,6 +86,7 @@ def run_step(
 
         found = LaunchHook.for_connection(place.conn_id).options.placeholders
         place = placement(model, step, ConnectionPlaceholders(place.conn_id, found))
+    references = references_of(step)
     step, place = rendered(step, place, values, "run_step")
     data = (data_dir or Path.cwd()).resolve()
     stored = _stored_objects(model, data) if step.command_type in {"python", "notebook"} else {}
@@ -93,7 +94,12 @@ def run_step(
     objects = tuple(name for name in stored if values[name] is stored[name])
     folder = data if step.catalog or objects or object_names(step) else None
     inputs = Inputs(
-        values, {name: values[name] for name in elements}, secrets_of(step), data_dir=folder, objects=objects
+        parameters=values,
+        map_variables={name: values[name] for name in elements},
+        secrets=secrets_of(step),
+        data_dir=folder,
+        objects=objects,
+        references=references,
     )
     # A local folder is not on the volume.
     settings = replace(place.settings, data_volume="")

@@ -28,8 +28,15 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
-_TEXTS = frozenset({"name", "image", "entrypoint", "args", "env"})
-"""The fields of an app and of a role that have texts."""
+_PARTS = frozenset({"roles", "resource", "mounts"})
+"""The fields of an app that have fields."""
+_NUMBERS = frozenset({
+    "num_replicas", "min_replicas", "max_retries", "max_disruptions", "service", "torch_env", "port_map", "metadata",
+    "cpu", "cpu_request", "gpu", "memMB", "memMB_request", "devices", "tags", "read_only",
+})  # fmt: skip
+"""The fields of an app that have numbers, true or false, or any type."""
+_WHOLE = frozenset({*_PARTS, "args", "env", "capabilities"})
+"""The fields that have no text, so that a text stands for all of their content."""
 _ELEMENT = "launch_element"
 """In the context: the element of a map as text, which the UI shows instead of its number."""
 
@@ -156,7 +163,7 @@ class StepOperator(LaunchAppOperator):
         """
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.secrets import hidden_in_arguments, register
-        from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
+        from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only, references_of
         from airflow_provider_launch.pipelines.attempt import Attempt
         from airflow_provider_launch.pipelines.parameters import as_text
         from airflow_provider_launch.specs.secrets import masked_document
@@ -187,6 +194,7 @@ class StepOperator(LaunchAppOperator):
                     secrets=self._secrets(),
                     run=self._run_variables(context),
                     data_dir=folder,
+                    references=references_of(self.step),
                 )
                 self.app, self.cfg = build_app(self.model, step, place, inputs)
             if step.command_type == "shell":
@@ -254,14 +262,21 @@ class StepOperator(LaunchAppOperator):
         return step, self._rendered_place(context)
 
     def _rendered_parts(self, part: Mapping[str, Any], context: Context) -> dict[str, Any]:
-        """Return a copy of an app or role; in a native DAG texts stay texts, and other fields have any type."""
+        """Return a copy of an app, or of a part of one; in a native DAG only numbers become numbers."""
         env, found = self.get_template_env(), {}
         for name, value in part.items():
-            if name == "roles" and isinstance(value, list) and all(isinstance(role, Mapping) for role in value):
-                found[name] = [self._rendered_parts(role, context) for role in value]
+            if name in _PARTS and isinstance(value, Mapping):
+                found[name] = self._rendered_parts(value, context)
+            elif name in _PARTS and isinstance(value, (list, tuple)):
+                found[name] = [
+                    self._rendered_parts(each, context)
+                    if isinstance(each, Mapping)
+                    else self._render_part(each, context, env, None, keeps_types=False)
+                    for each in value
+                ]
             else:
-                is_whole = isinstance(value, str) and name in ("args", "env")
-                found[name] = self._render_part(value, context, env, None, is_whole or name not in _TEXTS)
+                keeps_types = name in _NUMBERS or (isinstance(value, str) and name in _WHOLE)
+                found[name] = self._render_part(value, context, env, None, keeps_types)
         return found
 
     def _rendered_place(self, context: Context) -> Placement:
@@ -278,7 +293,9 @@ class StepOperator(LaunchAppOperator):
         return dataclasses.replace(place, settings=dataclasses.replace(settings, env=env), options=cfg)
 
     def _is_option_field(self, content: Any) -> bool:
-        return super()._is_option_field(content) or content is self.env or content is self.command
+        return super()._is_option_field(content) or any(
+            content is field for field in (self.env, self.command, self.step_args)
+        )
 
     def _setting(self, value: Any, context: Context) -> Any:
         """Return a rendered setting; a text such as `1.10` stays one in a native DAG, as in options."""

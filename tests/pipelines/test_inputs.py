@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.pipelines import dag_from_file, executors
-from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app
+from airflow_provider_launch.pipelines.apps import LARGEST_VARIABLE, Inputs, build_app, references_of
 from airflow_provider_launch.pipelines.parameters import returned_values
 from airflow_provider_launch.schedulers._kit.refusals import refuse_pod_fields
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
@@ -32,7 +32,7 @@ def built(path: Any, parameters: dict[str, Any], step: str = "one", **context: A
     whole: Any = {"params": {}, "dag_run": run, "task": task, "dag": task.dag, "ds": "2026-01-02", **context}
     task.render_template_fields(whole)
     rendered, place = task._rendered(whole)
-    app, cfg = build_app(task.model, rendered, place, Inputs(parameters))
+    app, cfg = build_app(task.model, rendered, place, Inputs(parameters, references=references_of(task.step)))
     return app.roles[0], cfg
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.pipelines import Pipeline, Task, metric, pickled
+from airflow_provider_launch.pipelines import Pipeline, Task, dag_from_file, metric, pickled
 from airflow_provider_launch.pipelines.catalog import matches
 from airflow_provider_launch.pipelines.model import Return, TaskStep
 from airflow_provider_launch.pipelines.objects import file_of, readable, reference
@@ -116,6 +116,72 @@ def test_an_object_is_unpickled_only_by_the_task_that_reads_it(write, run_pipeli
 
     assert ran.state == "success", ran.states
     assert (tmp_path / "pids").read_text().split() == [str(ran.returned("read")["pid"])]
+
+
+PLACED = """
+import os
+
+
+def make():
+    return {1, 2}
+
+
+def place(path, pickle):
+    return {"title": {"$object": pickle}}
+
+
+def use(model, path):
+    with open(os.path.join(path, "used"), "w") as file:
+        file.write(repr(model))
+"""
+
+
+@pytest.mark.parametrize("command", ["notebook", "function"])
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize(
+    ("argument", "conf"),
+    [
+        ("$title", {"title": {"$object": "EVIL"}}),
+        ('"{{ dag_run.conf.title }}"', {"title": {"$object": "EVIL"}}),
+        ('"{{ dag_run.conf.title }}"', {"title": "{'$object': 'EVIL'}"}),
+        ('"{{ dag_run.conf.title }}"', {"title": "$x", "x": {"$object": "EVIL"}}),
+        ("$title", {"is_placed": True}),
+    ],
+)
+def test_an_argument_with_the_name_of_an_object_gives_no_pickle(
+    write, test_dag, tmp_path, argument: str, conf: dict[str, Any], is_native: bool, command: str
+) -> None:
+    """The step may read the object that the argument replaces; neither a run nor a program may name another one."""
+    write(PLACED, "objects_placed.py")
+    notebook(tmp_path / "book.ipynb", ["repr(model)"])
+    evil, marker = tmp_path / "evil.pickle", tmp_path / "unpickled"
+    evil.write_bytes(pickle.dumps(Marker(str(marker))))
+    use = "command_type: notebook, command: book.ipynb" if command == "notebook" else "command: objects_placed.use"
+    place = "{type: task, command: objects_placed.place, returns: [title], next: use}"
+    skip = '{type: task, command_type: shell, command: "true", returns: [], next: use}'
+    file = write(f"""
+        parameters: {{path: {tmp_path}, pickle: {evil}, title: null}}
+        dag:
+          start_at: make
+          steps:
+            make: {{type: task, command: objects_placed.make, returns: [{{name: model, kind: object}}], next: place}}
+            place: {place if conf.get("is_placed") else skip}
+            use: {{type: task, {use}, args: {{model: {argument}}}, returns: [], next: success}}
+        """)
+    given = json.loads(json.dumps(conf).replace("EVIL", str(evil)))
+    test_dag(dag_from_file(file, "placed", render_template_as_native_obj=is_native), run_conf=given)
+
+    assert not marker.exists()
+
+
+class Marker:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
 
 
 def maker(*names: str) -> Any:

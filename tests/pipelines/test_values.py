@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines import dag_from_file, step_operator
+from airflow_provider_launch.specs import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
+from airflow_provider_launch.specs.app_dict import app_from_dict
 
 FUNCTIONS = """
 from __future__ import annotations
@@ -661,3 +667,133 @@ def test_a_native_dag_gives_numbers_and_texts_of_an_app(write, test_dag, tmp_pat
 
     assert ran.state == "success", ran.states
     assert (tmp_path / "out").read_text() == 2 * "1.10 2 1.10\n"
+
+
+CODE = """
+from airflow_provider_launch.specs import AppDef, Role
+
+
+def call(x: str, other, n: int):
+    with open("FOLDER/call", "w") as file:
+        print(x, other, n, sep="|", end="", file=file)
+
+
+def app(x: str, n: int, folder: str) -> AppDef:
+    args = ["-c", f"echo $0 >> {folder}/app", x]
+    return AppDef("a", [Role("r", "/", entrypoint="sh", args=args, num_replicas=n)])
+"""
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("text", ["1.10", "007", "1_000", "[1]", "None", "'q'", "$other", "$missing"])
+def test_an_argument_is_the_text_that_its_template_gives(write, test_dag, tmp_path, text: str, is_native: bool) -> None:
+    """Only the file names a parameter, as in `$other`."""
+    write(CODE.replace("FOLDER", str(tmp_path)), "texts_of_steps.py")
+    args = 'x: "{{ dag_run.conf.text }}", n: "{{ params.n }}"'
+    file = write(f"""
+        executor: local
+        parameters: {{other: named, n: 2}}
+        dag:
+          start_at: shell
+          steps:
+            shell:
+              type: task
+              command_type: shell
+              command: 'printf "%s|%s|%s" "$x" "$y" "$n" > {tmp_path}/shell'
+              args: {{{args}, y: $other}}
+              returns: []
+              next: call
+            call: {{type: task, command: texts_of_steps.call, args: {{{args}}}, returns: [], next: app}}
+            app:
+              type: task
+              command_type: app
+              component: texts_of_steps.app
+              args: {{{args}, folder: {tmp_path}}}
+              next: success
+        """)
+    ran = test_dag(dag_from_file(file, "texts", render_template_as_native_obj=is_native), run_conf={"text": text})
+
+    assert ran.state == "success", ran.states
+    assert (tmp_path / "shell").read_text() == f"{text}|named|2"
+    assert (tmp_path / "call").read_text() == f"{text}|named|2"
+    assert (tmp_path / "app").read_text() == 2 * f"{text}\n"
+
+
+def test_an_argument_in_a_native_dag_keeps_the_type_of_its_expression(write, test_dag, tmp_path) -> None:
+    write(f"def call(x):\n    open('{tmp_path}/call', 'w').write(repr(x))\n", "types_of_steps.py")
+    file = write("""
+        executor: local
+        dag:
+          start_at: call
+          steps:
+            call: {type: task, command: types_of_steps.call, args: {x: "{{ dag_run.conf.x }}"}, returns: [], next: success}
+        """)
+    for value in ([1, "2"], 3, {"a": True}):
+        ran = test_dag(dag_from_file(file, "types", render_template_as_native_obj=True), run_conf={"x": value})
+
+        assert ran.state == "success", ran.states
+        assert (tmp_path / "call").read_text() == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ('mounts: [{type: volume, src: "{{ params.text }}", dst_path: /x}]', lambda role: role.mounts[0].src),
+        ('mounts: [{type: bind, src_path: "{{ params.text }}", dst_path: /x}]', lambda role: role.mounts[0].src_path),
+        ('workspace: {projects: {/src: "{{ params.text }}"}}', lambda role: role.workspace.projects["/src"]),
+        (
+            'resource: {cpu: 1, gpu: 0, memMB: 9, capabilities: {node: "{{ params.text }}"}}',
+            lambda role: role.resource.capabilities["node"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("text", ["1.10", "2024", "[1]", "None"])
+def test_texts_in_parts_of_an_app_stay_texts_in_a_native_dag(write, field: str, expected: Any, text: str) -> None:
+    role = f'{{name: r, image: i, {field}, num_replicas: "{{{{ params.n }}}}"}}'
+    file = write(f"""
+        executor: {{type: local-container, config: {{image: i}}}}
+        dag:
+          start_at: one
+          steps:
+            one: {{type: task, command_type: app, app: {{name: a, roles: [{role}]}}, next: success}}
+        """)
+    made = rendered_app(file, {"text": text, "n": 2}).roles[0]
+
+    assert (expected(made), made.num_replicas) == (text, 2)
+
+
+def test_numbers_in_parts_of_an_app_are_numbers_in_a_native_dag(write) -> None:
+    fields = """
+        num_replicas: "{{ params.n }}"
+        max_retries: "{{ params.n }}"
+        resource: {cpu: "{{ params.n }}", gpu: "{{ params.n }}", memMB: "{{ params.n }}00"}
+        port_map: {http: "{{ params.n }}"}
+        mounts: [{type: bind, src_path: /s, dst_path: /d, read_only: "{{ params.n == 2 }}"}]
+        args: "{{ params.words }}"
+    """
+    role = {"name": "r", "image": "i", **yaml.safe_load(textwrap.dedent(fields))}
+    step = {"type": "task", "command_type": "app", "app": {"name": "a", "roles": [role]}, "next": "success"}
+    file = write(json.dumps({"executor": "local", "dag": {"start_at": "one", "steps": {"one": step}}}))
+    made = rendered_app(file, {"n": 2, "words": ["a", "1.10"]}).roles[0]
+
+    assert (made.num_replicas, made.max_retries, made.port_map, made.args) == (2, 2, {"http": 2}, ["a", "1.10"])
+    assert (made.resource.cpu, made.resource.gpu, made.resource.memMB) == (2, 2, 200)
+    assert made.mounts[0].read_only is True
+
+
+def rendered_app(file: Path, params: dict[str, Any]) -> AppDef:
+    """Return the app of step `one`, of which the worker of a native DAG has rendered the templates."""
+    task = dag_from_file(file, params=params, render_template_as_native_obj=True).get_task("one")
+    run = SimpleNamespace(conf={}, run_id="r")
+    context = {"params": params, "dag_run": run, "task": task, "dag": task.dag}
+    task.render_template_fields(context)
+    return app_from_dict(task._rendered(context)[0].app)
+
+
+def test_each_field_of_an_app_has_a_kind() -> None:
+    """A field that is neither a text nor known here would be a text in a native DAG."""
+    texts = {"name", "image", "entrypoint", "retry_policy", "workspace", "src", "src_path", "dst_path", "permissions"}
+    kinds = (AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+
+    assert fields - texts == step_operator._NUMBERS | step_operator._WHOLE
