@@ -189,11 +189,15 @@ def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, s
     roles = getattr(native.request, "roles", ()) if native else ()
     # A plug-in may have anything under this name.
     listed = roles if isinstance(roles, (list, tuple)) else ()
-    found = {getattr(role, "name", ""): role.copied_env for role in listed if hasattr(role, "copied_env")}
-    for env in found.values():
+    found: dict[str, dict[str, str]] = {}
+    for role in listed:
+        env = getattr(role, "copied_env", {})
         if not isinstance(env, Mapping) or not all(isinstance(text, str) for pair in env.items() for text in pair):
             raise AppUnavailableError("the stored request is damaged: its variables are not texts by name")
-    return {name: dict(env) for name, env in found.items()}
+        if env:
+            # The roles of a plug-in may have no names.
+            found.setdefault(getattr(role, "name", ""), {}).update(env)
+    return found
 
 
 def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:

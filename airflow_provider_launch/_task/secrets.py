@@ -328,12 +328,33 @@ def hidden(text: str, values: Iterable[str]) -> str:
 
 
 def without_start(line: str, values: Iterable[str]) -> str:
-    """Return a line with `***` in place of the start of a value at its end, where a program has cut the line."""
-    for value in values:
-        at = line.rfind(value[:_SHORTEST])
-        if at >= 0 and value.startswith(line[at:]):
-            return line[:at] + MASK
-    return line
+    """Return a line with `***` in place of the start of a value at its end, where the line was cut."""
+    longest = max((_length_of_start(line, value) for value in values), default=0)
+    return line[:-longest] + MASK if longest else line
+
+
+def _length_of_start(line: str, value: str) -> int:
+    """Return with how many characters of a value a line ends; 0 if they may just as well be another word."""
+    if value[:_SHORTEST] not in line[-len(value) :]:
+        return 0
+    for length in range(min(len(value) - 1, len(line)), _SHORTEST - 1, -1):
+        start = value[:length]
+        if line.endswith(start):
+            # `token` is the start of `token ghp_11A`, and a line of dashes that of a key.
+            is_word = len({*start}) == 1 or (start.isalpha() and 2 * length <= len(value))
+            return 0 if is_word else length
+    return 0
+
+
+def hide_in_error(error: BaseException, values: Iterable[str]) -> None:
+    """Replace the values in the text of an error and its causes by `***`; those that overlap are hidden together."""
+    values = [*values]
+    each: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if each is None:
+            break
+        each.args = tuple(hidden(part, values) if isinstance(part, str) else part for part in each.args)
+        each = each.__cause__ or each.__context__
 
 
 def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:

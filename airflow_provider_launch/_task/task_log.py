@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import hidden, hidden_spans
+from airflow_provider_launch._task.secrets import hidden, hidden_spans, without_start
 from airflow_provider_launch._task.tracebacks import HEAD, LastTraceback, divided, joined
 from airflow_provider_launch.follow.events import (
     AttemptEnded,
@@ -169,6 +169,10 @@ class TaskLog:
     def _hidden(self, text: str) -> str:
         return hidden(text, self._secrets)
 
+    def _whole(self, line: LogLine) -> LogLine:
+        """Return a line without the start of a secret at its end, if its program has ended before the line."""
+        return line if line.text.endswith("\n") else line._replace(text=without_start(line.text, self._secrets))
+
     def _secret_at(self, text: str, at: int) -> tuple[int, int]:
         """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
         start = stop = at
@@ -316,7 +320,7 @@ class TaskLog:
             cut = len(text) * 3 // 4
             start, stop = self._secret_at(text, cut)
             text = MASK + text[stop:] if start < stop else text[cut:]
-        write(f"[{key} ...] {unfolded(text)}")
+        write(f"[{key} ...] {unfolded(without_start(text, self._secrets))}")
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         key = f"{event.role}/{event.replica}"
@@ -427,6 +431,8 @@ class TaskLog:
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         replica = self._begin_lines(key)
+        if self._secrets:
+            lines = [*map(self._whole, lines)]
         prefix = f"[{key}] "
         of_attempt, is_hidden = 0, self.is_hidden(key)
         # Bind once: looking up a method of Airflow's logger costs as much as the rest of the work per line.
@@ -468,14 +474,17 @@ class TaskLog:
         if replica.pieces:
             replica.pieces = pieces_after([line], replica.pieces)
         if number == len(parts) - 1:
-            self._keep_tail(replica, [line])
+            self._keep_tail(replica, [self._whole(line)])
             metrics.count("log_lines", 1)
 
     def _write_piece(self, key: str, line: LogLine, parts: Pieces, number: int) -> None:
         write = self._writers()[line.stream is _STDERR]
         label = _label(key, line)
         head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
-        write(f"{head} {unfolded(self._masked_piece(parts, number))}")
+        text = self._masked_piece(parts, number)
+        if number == len(parts) - 1 and not line.text.endswith("\n"):
+            text = without_start(text, self._secrets)
+        write(f"{head} {unfolded(text)}")
 
     def _begin_lines(self, key: str) -> _Replica:
         # Keep the latest writer last.

@@ -263,7 +263,8 @@ class StepOperator(LaunchAppOperator):
 
     def _rendered_parts(self, part: Mapping[str, Any], context: Context) -> dict[str, Any]:
         """Return a copy of an app, or of a part of one; in a native DAG only numbers become numbers."""
-        env, found = self.get_template_env(), {}
+        env = self.get_template_env()
+        found: dict[str, Any] = {}
         for name, value in part.items():
             if name in _PARTS and isinstance(value, Mapping):
                 found[name] = self._rendered_parts(value, context)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.secrets import without_start
 from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces, TaskLog
 from airflow_provider_launch.follow.events import LogLines, Unfinished
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
@@ -119,3 +120,34 @@ def test_a_secret_at_the_start_of_an_unfinished_line_is_hidden(log, written):
 
     assert not [part for part in PARTS if part in " ".join(written())]
     assert written()[-1] == "[r/0 ...] ***" + "z" * (1024 - len(SECRET) + 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("pw=Xk9-adm", ["Xk9-admin-Qz7"], "pw=***"),
+        ("pw=Xk9-admin-Qz7", ["Xk9-admin-Qz7"], "pw=Xk9-admin-Qz7"),  # whole: hidden elsewhere
+        ("pw=abcabcabc", ["abcabcabcabc"], "pw=***"),
+        ("pw=Xk9-admi", ["n-Qz7", "admin", "Xk9-admin-Qz7"], "pw=***"),
+        ("pw=hunterhunte", ["hunterhunter"], "pw=***"),
+        # Words, which are in many lines.
+        ("invalid token", ["token ghp_11ABC"], "invalid token"),
+        ("wrong password", ["password-of-db-1"], "wrong password"),
+        ("no driver for postgresql", ["postgresql://me:pw@host/db"], "no driver for postgresql"),
+        (22 * "-", ["-----BEGIN PRIVATE KEY-----"], 22 * "-"),
+        ("pw=Xk9-", ["Xk9-admin-Qz7"], "pw=Xk9-"),
+    ],
+)
+def test_the_start_of_a_secret_at_the_end_of_a_line_is_hidden(text: str, values: list[str], expected: str) -> None:
+    assert without_start(text, values) == expected
+
+
+def test_the_last_piece_of_a_line_without_an_end_shows_no_start_of_a_secret(written) -> None:
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    log.hide([SECRET])
+    text = "x" * PIECE_BYTES + SECRET[:-1]
+    log.write_event(LogLines("worker", 0, [line(text)]))
+    log.write_piece("worker/0", line(text), Pieces(text), 1)
+
+    assert not [one for one in written() if SECRET[:5] in one]
+    assert SECRET[:5] not in "".join(log.tails["worker/0"])

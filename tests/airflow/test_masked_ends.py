@@ -7,16 +7,19 @@ import dataclasses
 import json
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk._shared.secrets_masker import reset_secrets_masker
 from airflow.sdk.log import redact
 
+from airflow_provider_launch._task.places import copied_variables
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, sh
@@ -205,3 +208,39 @@ def test_a_try_that_submits_again_masks_the_variables_of_the_first_one(tmp_path,
 
     assert "with ***" in lines
     assert "Qz7" not in lines
+
+
+@_on_local
+@in_modes
+@pytest.mark.parametrize("end", ["sleep 2; echo", "exit 3"], ids=["later", "never"])
+def test_the_start_of_a_secret_is_hidden_where_a_line_has_no_end(is_deferrable: bool, end: str) -> None:
+    """A program that writes whole blocks of its output stops within a line."""
+    script = f"sleep 0.6; echo first; printf 'login pw=%s' $(echo $DB_PASSWORD | cut -c 1-15); {end}"
+    ran, _ = run_to_end(launch(sh(script, env={"DB_PASSWORD": SECRET}), deferrable=is_deferrable), FakeExecutionApi())
+
+    own = [line for line in ran.lines if "login" in line and "printf" not in line]
+    assert own
+    assert all("login pw=***" in line for line in own if "..." in line or end == "exit 3"), own
+    assert not [line for line in own if "..." in line and "Xk9" in line]
+    if end == "exit 3":
+        assert "Xk9" not in "".join(own) + str(ran.error)
+        assert "login pw=***" in str(ran.error)
+
+
+@_on_local
+def test_a_value_of_a_run_within_a_cut_secret_does_not_show_it(monkeypatch) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"given": "admin"})
+    env = {"DB_PASSWORD": SECRET, "OTHER_TOKEN": "{{ dag_run.conf['given'] }}"}
+    script = "sleep 0.6; printf 'bad %s' $DB_PASSWORD | head -c 20 > $TORCHELASTIC_ERROR_FILE; exit 3"
+    api = FakeExecutionApi()
+    ran, _ = run_to_end(launch(sh(script, env=env)), api)
+
+    for text in (str(redact(str(ran.error))), api.xcoms["t", "app"]["error"]):
+        assert "bad ***" in text
+        assert "Xk9" not in text
+
+
+def test_variables_of_roles_without_names_are_masked() -> None:
+    roles = [SimpleNamespace(copied_env={"A": "1"}), SimpleNamespace(copied_env={"B": "2"})]
+
+    assert copied_variables(AppDryRunInfo(SimpleNamespace(roles=roles), str)) == {"": {"A": "1", "B": "2"}}

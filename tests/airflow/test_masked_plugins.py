@@ -1,0 +1,73 @@
+"""Secrets in the steps of pipelines that an executor of a plug-in runs: their lines, and how they end."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.log import redact
+
+from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines.plugin import BaseExecutor
+from tests.airflow import support
+from tests.airflow.support import FakeExecutionApi, run_to_end
+
+SECRET = "Xk9-admin-Qz7-author"
+
+
+class OwnExecutor(BaseExecutor):
+    service_name = "own"
+
+    def trigger_job(self, node: Any, map_variable: Any = None, **_: Any) -> Any:
+        if node.name != "quotes":
+            return self.execute_node(node, map_variable)
+        # As a program that submits a job elsewhere, and quotes its last line.
+        env = {"PATH": "/usr/bin:/bin", **node.environment}
+        done = subprocess.run(node.command_line, env=env, capture_output=True, text=True, check=False)
+        raise RuntimeError(f"job failed: {done.stdout.strip()}")
+
+
+@pytest.fixture
+def _plug_in(tmp_path: Path, monkeypatch) -> None:
+    info = tmp_path / "site" / "launch_own-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: launch-own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[airflow_provider_launch.executors]\nown = {__name__}:OwnExecutor\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+
+
+def _ran(folder: Path, api: FakeExecutionApi, name: str, settings: str, secrets: str) -> Any:
+    text = f"""
+executor: {{type: own, config: {{{settings}}}}}
+parameters: {{other_token: x}}
+dag:
+  start_at: {name}
+  steps:
+    {name}: {{type: task, command_type: shell, command: "echo with $DB_PASSWORD", {secrets} next: success}}
+"""
+    (folder / "p.yaml").write_text(text)
+    return run_to_end(dag_from_file(folder / "p.yaml", "test_dag").get_task(name), api)[0]
+
+
+@pytest.mark.usefixtures("_plug_in")
+@pytest.mark.parametrize("given", ["with Xk9", "admin", "Xk9-admin", "many"])
+@pytest.mark.parametrize("how", ["written", "fetched", "secrets"])
+@pytest.mark.parametrize("name", ["prints", "quotes"])
+def test_a_plug_in_shows_no_rest_of_a_secret(tmp_path, monkeypatch, name: str, how: str, given: str) -> None:
+    """Next to values of a run that overlap it, or that are more than can be masked."""
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", SECRET)
+    monkeypatch.setenv("AIRFLOW_CONN_DB", f"postgres://me:{SECRET}@h/d")
+    tokens = {f"p{number}_token": f"word{number}" for number in range(140)} | {"p_token": "admin"}
+    monkeypatch.setitem(support.RUN, "conf", tokens if given == "many" else {"other_token": given})
+    value = {"written": SECRET, "fetched": "'{{ conn.db.password }}'"}.get(how)
+    api = FakeExecutionApi()
+    settings = f"env: {{DB_PASSWORD: {value}}}" if value else ""
+    ran = _ran(tmp_path, api, name, settings, "secrets: {DB_PASSWORD: place}," if how == "secrets" else "")
+
+    error = str(redact(str(ran.error)))
+    assert (ran.error is None) == (name == "prints")
+    assert "***" in ("".join(ran.lines) if name == "prints" else error)
+    assert "Xk9-" not in f"{ran.lines}{error}"
+    assert "Qz7" not in f"{ran.lines}{error}{api.xcoms}{api.store}"
