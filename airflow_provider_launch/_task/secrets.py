@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -315,46 +315,40 @@ def _masked(text: str) -> str:
     return str(redact(text)) if len(text) >= _SHORTEST else text
 
 
-def hidden(text: str, values: Iterable[str]) -> str:
-    """Return the text with `***` for each of the values; those that overlap are hidden together."""
+def hidden(text: str, values: Sequence[str], *, is_cut: bool = False) -> str:
+    """Return the text with `***` for each of the values; those that overlap are hidden together.
+
+    Args:
+        text: may have several lines.
+        values: the secrets.
+        is_cut: whether lines may have been cut in the middle of a value: its start at the end of a line is hidden, too.
+    """
     # One search for each value: that of one expression for all takes quadratic time.
-    found = [value for value in values if value in text]
+    found = [span for value in values if value in text for span in _spans_of(value, text)]
+    if is_cut:
+        end = -1
+        for line in text.split("\n"):
+            end += 1 + len(line)
+            found += [(end - length, end) for value in values if (length := length_of_start(line, value))]
     parts, done = [], 0
-    for start, end in sorted(span for value in found for span in _spans_of(value, text)):
+    for start, end in sorted(found):
         if start >= done:
             parts += [text[done:start], MASK]
         done = max(done, end)
     return "".join([*parts, text[done:]])
 
 
-def without_start(line: str, values: Iterable[str]) -> str:
-    """Return a line with `***` in place of the start of a value at its end, where the line was cut."""
-    longest = max((_length_of_start(line, value) for value in values), default=0)
-    return line[:-longest] + MASK if longest else line
-
-
-def _length_of_start(line: str, value: str) -> int:
-    """Return with how many characters of a value a line ends; 0 if they may just as well be another word."""
+def length_of_start(line: str, value: str) -> int:
+    """Return with how many characters of a value a line ends; 0 if they may just as well be something else."""
     if value[:_SHORTEST] not in line[-len(value) :]:
         return 0
     for length in range(min(len(value) - 1, len(line)), _SHORTEST - 1, -1):
         start = value[:length]
         if line.endswith(start):
-            # `token` is the start of `token ghp_11A`, and a line of dashes that of a key.
-            is_word = len({*start}) == 1 or (start.isalpha() and 2 * length <= len(value))
-            return 0 if is_word else length
+            # `token` is the first word of `token ghp_11A`, and a line of dashes is the start of a key.
+            is_word = start.isalpha() and not value[length].isalnum() and 2 * length <= len(value)
+            return 0 if is_word or len({*start}) == 1 else length
     return 0
-
-
-def hide_in_error(error: BaseException, values: Iterable[str]) -> None:
-    """Replace the values in the text of an error and its causes by `***`; those that overlap are hidden together."""
-    values = [*values]
-    each: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
-        if each is None:
-            break
-        each.args = tuple(hidden(part, values) if isinstance(part, str) else part for part in each.args)
-        each = each.__cause__ or each.__context__
 
 
 def _spans_of(value: str, text: str) -> Iterator[tuple[int, int]]:

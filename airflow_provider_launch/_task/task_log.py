@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import hidden, hidden_spans, without_start
+from airflow_provider_launch._task.secrets import hidden, hidden_spans, length_of_start
 from airflow_provider_launch._task.tracebacks import HEAD, LastTraceback, divided, joined
 from airflow_provider_launch.follow.events import (
     AttemptEnded,
@@ -169,9 +170,12 @@ class TaskLog:
     def _hidden(self, text: str) -> str:
         return hidden(text, self._secrets)
 
-    def _whole(self, line: LogLine) -> LogLine:
-        """Return a line without the start of a secret at its end, if its program has ended before the line."""
-        return line if line.text.endswith("\n") else line._replace(text=without_start(line.text, self._secrets))
+    def _hidden_in_cut(self, text: str) -> str:
+        return hidden(text, self._secrets, is_cut=True)
+
+    def _is_cut(self, line: LogLine) -> bool:
+        """Return whether a program may have ended in the middle of a secret."""
+        return bool(self._secrets) and not line.text.endswith("\n")
 
     def _secret_at(self, text: str, at: int) -> tuple[int, int]:
         """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
@@ -191,13 +195,22 @@ class TaskLog:
         low = max(0, at - _MASKED_AROUND)
         yield from ((low + begin, low + end) for begin, end in hidden_spans(text[low : at + _MASKED_AROUND]))
 
-    def _masked_piece(self, parts: Pieces, number: int) -> str:
-        """Return a piece; a secret at one of its cuts is replaced by `***`, also in the next piece."""
+    def _masked_piece(self, parts: Pieces, number: int, *, is_cut: bool) -> str:
+        """Return a piece; a secret at one of its cuts is replaced by `***`, also in the next piece.
+
+        Args:
+            parts: all pieces.
+            number: number of the piece.
+            is_cut: whether the end of the text is one more cut.
+        """
         start, stop = shown_from, shown_to = parts.span(number)
         if number > 0:
             shown_from = min(self._secret_at(parts.text, start)[1], stop)
         if number < len(parts) - 1:
             shown_to = self._secret_at(parts.text, stop)[0]
+        if is_cut:
+            rest = max(length_of_start(parts.text[-len(value) :], value) for value in self._secrets)
+            shown_to = min(shown_to, self._secret_at(parts.text, len(parts.text) - rest)[0])
         if shown_to <= shown_from:
             return MASK
         before, after = MASK * (shown_from > start), MASK * (shown_to < stop)
@@ -320,7 +333,7 @@ class TaskLog:
             cut = len(text) * 3 // 4
             start, stop = self._secret_at(text, cut)
             text = MASK + text[stop:] if start < stop else text[cut:]
-        write(f"[{key} ...] {unfolded(without_start(text, self._secrets))}")
+        write(f"[{key} ...] {unfolded(self._hidden_in_cut(text))}")
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         key = f"{event.role}/{event.replica}"
@@ -431,8 +444,6 @@ class TaskLog:
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         replica = self._begin_lines(key)
-        if self._secrets:
-            lines = [*map(self._whole, lines)]
         prefix = f"[{key}] "
         of_attempt, is_hidden = 0, self.is_hidden(key)
         # Bind once: looking up a method of Airflow's logger costs as much as the rest of the work per line.
@@ -446,9 +457,12 @@ class TaskLog:
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
+            is_cut = self._is_cut(line)
             # A character has at most four bytes, so most lines need no exact check.
             if len(text) * 4 > PIECE_BYTES:
-                self._long(_label(key, line), text, write, pieces_of(line, replica.pieces or {}))
+                self._long(_label(key, line), text, write, pieces_of(line, replica.pieces or {}), is_cut=is_cut)
+            elif is_cut:
+                write(f"[{_label(key, line)}] {unfolded(self._hidden_in_cut(text))}")
             elif line.container:
                 write(f"[{_label(key, line)}] {unfolded(text)}")
             else:
@@ -474,17 +488,14 @@ class TaskLog:
         if replica.pieces:
             replica.pieces = pieces_after([line], replica.pieces)
         if number == len(parts) - 1:
-            self._keep_tail(replica, [self._whole(line)])
+            self._keep_tail(replica, [line])
             metrics.count("log_lines", 1)
 
     def _write_piece(self, key: str, line: LogLine, parts: Pieces, number: int) -> None:
         write = self._writers()[line.stream is _STDERR]
         label = _label(key, line)
         head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
-        text = self._masked_piece(parts, number)
-        if number == len(parts) - 1 and not line.text.endswith("\n"):
-            text = without_start(text, self._secrets)
-        write(f"{head} {unfolded(text)}")
+        write(f"{head} {unfolded(self._masked_piece(parts, number, is_cut=self._is_cut(line)))}")
 
     def _begin_lines(self, key: str) -> _Replica:
         # Keep the latest writer last.
@@ -500,26 +511,26 @@ class TaskLog:
 
     def _keep_tail(self, replica: _Replica, lines: Sequence[LogLine]) -> None:
         # A list, because a deque of ten items takes as much memory as one of sixty.
-        replica.tail += [self._start_of(last_refresh(line.text).rstrip("\r\n")) for line in lines[-_TAIL_LINES:]]
+        replica.tail += [self._start_of(last_refresh(line.text).rstrip("\r\n"), line) for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
         for line in lines:
             if replica.traceback is not None or HEAD in line.text:
                 replica.traceback = replica.traceback or LastTraceback()
-                replica.traceback.add(line.text, self._start_of)
+                replica.traceback.add(line.text, partial(self._start_of, line=line))
 
-    def _start_of(self, text: str) -> str:
+    def _start_of(self, text: str, line: LogLine) -> str:
         if len(text) <= _TAIL_CHARS:
-            return text
+            return self._hidden_in_cut(text) if self._is_cut(line) else text
         start, stop = self._secret_at(text, _TAIL_CHARS)
         return text[:start] + MASK if start < stop else text[:_TAIL_CHARS]
 
-    def _long(self, key: str, text: str, write: Callable[[str], object], first: int) -> None:
+    def _long(self, key: str, text: str, write: Callable[[str], object], first: int, *, is_cut: bool) -> None:
         parts = Pieces(text)
         if len(parts) == 1:
-            write(f"[{key}] {unfolded(text)}")
+            write(f"[{key}] {unfolded(self._hidden_in_cut(text) if is_cut else text)}")
             return
         for number in range(first, len(parts)):
-            write(f"[{key} {number + 1}/{len(parts)}] {unfolded(self._masked_piece(parts, number))}")
+            write(f"[{key} {number + 1}/{len(parts)}] {unfolded(self._masked_piece(parts, number, is_cut=is_cut))}")
 
 
 _LEVEL = re.compile(

@@ -13,7 +13,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.errors import FinalStateError
 from airflow_provider_launch._task.outcome import as_xcom, error_line, failure, result_of
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import hidden, hide_in_error, register_error, without_start
+from airflow_provider_launch._task.secrets import hidden, register_error
 from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
@@ -115,7 +115,6 @@ class TaskRun(ABC):
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         is_deferred = isinstance(error, TaskDeferred)
         if isinstance(error, Exception):
-            hide_in_error(error, self._masked or ())
             register_error(error)
         if isinstance(error, (LaunchError, FinalStateError)):
             # In full and before the exception: the log view cuts long errors, and hides them below the traceback.
@@ -196,9 +195,7 @@ class TaskRun(ABC):
         values = self._masked or ()
 
         def masked(text: str) -> str:
-            # First, because another value in the rest would be replaced, and the rest would not be found.
-            whole = "\n".join(without_start(line, values) for line in text.split("\n"))
-            return str(redact(hidden(whole, values)))
+            return str(redact(hidden(text, values, is_cut=True)))
 
         # For later tasks that run even after a failure.
         with contextlib.suppress(Exception):

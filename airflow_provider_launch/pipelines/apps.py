@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import inspect
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
@@ -333,10 +335,12 @@ def _arguments(step: TaskStep, inputs: Inputs) -> dict[str, Any]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except Exception:  # noqa: BLE001 - an annotation may be anything; the component checks its arguments itself
-        return {}
+    found: dict[str, Any] = {}
+    for each in getattr(function, "__annotations__", {}).items():
+        # One by one, because a name may be imported only for type checkers.
+        with contextlib.suppress(Exception):  # an annotation may be anything; the component checks its arguments
+            found |= get_type_hints(SimpleNamespace(__annotations__=dict([each])), inspect.unwrap(function).__globals__)
+    return found
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -96,10 +96,11 @@ def _collect(value: Any, tasks: Mapping[str, Any], files: list[str]) -> bool:
     if isinstance(value, list):
         return all(_collect(item, tasks, files) for item in value)
     path = value.get(KEY) if isinstance(value, Mapping) and set(value) == {KEY} else None
-    if not isinstance(path, str) or f"{FOLDER}/" not in path or ".." in path.split("/"):
+    parts = path.split("/") if isinstance(path, str) else []
+    if parts[-3:-2] != [FOLDER] or ".." in parts:
         return False
-    task_id, _, file = path.rpartition(f"{FOLDER}/")[2].partition("/")
-    files.append(path)
+    task_id, file = parts[-2:]
+    files.append("/".join(parts))
     step = getattr(tasks.get(task_id), "step", None)
     return step is not None and file in {f"{name}{_SUFFIX}" for name in object_names(step)}
 

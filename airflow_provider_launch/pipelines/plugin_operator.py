@@ -30,7 +30,7 @@ class PluginStepOperator(StepOperator):
     def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - used by the base class
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.places import hidden_values, places_of
-        from airflow_provider_launch._task.secrets import hide_in_error, register
+        from airflow_provider_launch._task.secrets import register
         from airflow_provider_launch.pipelines.plugin import load_executor
         from airflow_provider_launch.schedulers.ids import slug
         from airflow_provider_launch.specs import AppDef
@@ -47,12 +47,7 @@ class PluginStepOperator(StepOperator):
         self._executor.prepare_for_node_execution()
         if self._attempt is not None:
             self._attempt.add_code(self._executor.add_code_identities(self._node))
-        try:
-            result = self._executor.trigger_job(self._node, elements)
-        except Exception as error:
-            # It may have lines of the program.
-            hide_in_error(error, self._masked)
-            raise
+        result = self._executor.trigger_job(self._node, elements)
         if self._killed:
             raise AirflowException("the task was killed")
         return {

@@ -30,6 +30,7 @@ import keyword
 import pickle
 import shutil
 import tempfile
+import types
 import typing
 import zlib
 
@@ -263,12 +264,19 @@ def kept(name: str, value: typing.Any) -> typing.Any:
     return {"$object": path}
 
 
+def hints_of(function: typing.Any) -> dict[str, typing.Any]:
+    """Return the annotations of a function that can be resolved here."""
+    found = {}
+    names = getattr(inspect.unwrap(function), "__globals__", None)
+    for each in getattr(function, "__annotations__", {}).items():
+        with contextlib.suppress(Exception):  # such as a name that is only imported for type checkers
+            found.update(typing.get_type_hints(types.SimpleNamespace(__annotations__=dict([each])), names))
+    return found
+
+
 def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dict[str, typing.Any]:
     """Return the arguments by name, converted by their annotations."""
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:
-        hints = {}
+    hints = hints_of(function)
     given: dict[str, typing.Any] = {}
     missing: list[str] = []
     expected = inspect.signature(function).parameters

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 
-_PARTS = frozenset({"roles", "resource", "mounts"})
+_PARTS = frozenset({"roles", "resource", "mounts", "workspace"})
 """The fields of an app that have fields."""
 _NUMBERS = frozenset({
     "num_replicas", "min_replicas", "max_retries", "max_disruptions", "service", "torch_env", "port_map", "metadata",
     "cpu", "cpu_request", "gpu", "memMB", "memMB_request", "devices", "tags", "read_only",
 })  # fmt: skip
 """The fields of an app that have numbers, true or false, or any type."""
-_WHOLE = frozenset({*_PARTS, "args", "env", "capabilities"})
+_WHOLE = frozenset({*_PARTS, "args", "env", "capabilities", "projects"})
 """The fields that have no text, so that a text stands for all of their content."""
 _ELEMENT = "launch_element"
 """In the context: the element of a map as text, which the UI shows instead of its number."""
@@ -272,7 +272,7 @@ class StepOperator(LaunchAppOperator):
                 found[name] = [
                     self._rendered_parts(each, context)
                     if isinstance(each, Mapping)
-                    else self._render_part(each, context, env, None, keeps_types=False)
+                    else self._render_part(each, context, env, None, keeps_types=True)
                     for each in value
                 ]
             else:

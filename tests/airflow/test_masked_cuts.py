@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import without_start
+from airflow_provider_launch._task.secrets import hidden
 from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces, TaskLog
 from airflow_provider_launch.follow.events import LogLines, Unfinished
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
@@ -126,10 +126,14 @@ def test_a_secret_at_the_start_of_an_unfinished_line_is_hidden(log, written):
     ("text", "values", "expected"),
     [
         ("pw=Xk9-adm", ["Xk9-admin-Qz7"], "pw=***"),
-        ("pw=Xk9-admin-Qz7", ["Xk9-admin-Qz7"], "pw=Xk9-admin-Qz7"),  # whole: hidden elsewhere
+        # A whole value that ends as another one, or itself, starts.
+        ("pw=acme-prod-2024", ["acme-prod-2024", "prod-2024-key-77"], "pw=***"),
+        ("pw=Zebra-41-fox-Zebra-41", ["Zebra-41-fox-Zebra-41"], "pw=***"),
+        ("pw=Xk9-admin-Qz7\nnext", ["Xk9-admin-Qz7", "n-Qz7-rest"], "pw=***\nnext"),
+        ("pw=Xk9-adm\nnext", ["Xk9-admin-Qz7"], "pw=***\nnext"),
         ("pw=abcabcabc", ["abcabcabcabc"], "pw=***"),
         ("pw=Xk9-admi", ["n-Qz7", "admin", "Xk9-admin-Qz7"], "pw=***"),
-        ("pw=hunterhunte", ["hunterhunter"], "pw=***"),
+        ("pw=SuperSecre", ["SuperSecretPassphrase"], "pw=***"),
         # Words, which are in many lines.
         ("invalid token", ["token ghp_11ABC"], "invalid token"),
         ("wrong password", ["password-of-db-1"], "wrong password"),
@@ -139,15 +143,28 @@ def test_a_secret_at_the_start_of_an_unfinished_line_is_hidden(log, written):
     ],
 )
 def test_the_start_of_a_secret_at_the_end_of_a_line_is_hidden(text: str, values: list[str], expected: str) -> None:
-    assert without_start(text, values) == expected
+    assert hidden(text, values, is_cut=True) == expected
 
 
-def test_the_last_piece_of_a_line_without_an_end_shows_no_start_of_a_secret(written) -> None:
+@pytest.mark.parametrize("shift", [0, 5, 10, 20])
+@pytest.mark.parametrize("cut", [SECRET[:-1], SECRET, f"{SECRET}{SECRET[:9]}"], ids=["start", "whole", "both"])
+def test_a_long_line_without_an_end_shows_no_start_of_a_secret(written, cut: str, shift: int) -> None:
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
     log.hide([SECRET])
-    text = "x" * PIECE_BYTES + SECRET[:-1]
-    log.write_event(LogLines("worker", 0, [line(text)]))
-    log.write_piece("worker/0", line(text), Pieces(text), 1)
+    text = "x" * (PIECE_BYTES - shift) + cut
+    log.write_event(LogLines("r", 0, [line(text)]))
+    at_once = [each.partition("] ")[2] for each in written() if each.startswith("[r/0 ")]
+    one_by_one = shown(log, written, text)[len(at_once) :]
 
-    assert not [one for one in written() if SECRET[:5] in one]
-    assert SECRET[:5] not in "".join(log.tails["worker/0"])
+    for pieces in (at_once, one_by_one):
+        assert len(pieces) == len(Pieces(text))
+        assert "".join(pieces).strip("*x") == ""
+
+
+def test_a_line_that_is_rewritten_shows_no_start_of_a_secret(written) -> None:
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    log.hide([SECRET])
+    log.write_event(LogLines("r", 0, [line(f"50%\rpw={SECRET[:-1]}\r")]))
+    log.write_event(LogLines("r", 0, [line("Traceback (most recent call last):\n"), line(f"Error: {SECRET[:-1]}")]))
+
+    assert SECRET[:5] not in f"{written()}{log.tails}"

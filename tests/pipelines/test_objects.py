@@ -205,6 +205,8 @@ TASKS = {"make": maker("df"), "m.each.one": maker("df"), "other": SimpleNamespac
         ({"$object": ".launch-objects/gone/df.pickle"}, []),
         ({"$object": "../.launch-objects/make/df.pickle"}, []),
         ({"$object": ".launch-objects/make/../../df.pickle"}, []),
+        ({"$object": "evil.launch-objects/make/df.pickle"}, []),
+        ({"$object": ".launch-objects/make/x/df.pickle"}, []),
         ({"$object": 5}, []),
         ([reference("make", "df", ""), {"x": 1}], []),
         ([1, 2], []),

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from airflow_provider_launch.pipelines import dag_from_file, step_operator
-from airflow_provider_launch.specs import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
-from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.specs import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount, Workspace
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 
 FUNCTIONS = """
 from __future__ import annotations
@@ -781,6 +781,65 @@ def test_numbers_in_parts_of_an_app_are_numbers_in_a_native_dag(write) -> None:
     assert made.mounts[0].read_only is True
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("workspace", "{{ params.x }}", {"projects": {"/src": "1.10"}}),
+        ("workspace", {"projects": "{{ params.x }}"}, {"/src": "1.10"}),
+        ("mounts", ["{{ params.x }}"], {"type": "bind", "src_path": "/s", "dst_path": "1.10"}),
+        ("mounts", "{{ params.x }}", [{"type": "bind", "src_path": "/s", "dst_path": "1.10"}]),
+        ("env", "{{ params.x }}", {"V": "1.10"}),
+        ("resource", "{{ params.x }}", {"cpu": 1, "gpu": 0, "memMB": 9}),
+    ],
+)
+def test_a_template_gives_a_whole_part_of_an_app_in_a_native_dag(write, field: str, value: Any, expected: Any) -> None:
+    role = {"name": "r", "image": "i", field: value}
+    step = {"type": "task", "command_type": "app", "app": {"name": "a", "roles": [role]}, "next": "success"}
+    file = write(json.dumps({"executor": "local", "dag": {"start_at": "one", "steps": {"one": step}}}))
+    made = rendered_app(file, {"x": expected})
+
+    assert json.dumps(expected).strip("[{}]") in json.dumps(app_to_dict(made)["roles"][0])
+
+
+RESOLVED = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from pathlib import Path
+    from airflow_provider_launch.specs import AppDef
+
+
+def app(dry: bool, n: int, folder: str, path: Path | None = None) -> AppDef:
+    from airflow_provider_launch.specs import AppDef, Role
+
+    return AppDef("a", [Role("r", "/", entrypoint="sh", args=["-c", f"echo '{dry!r} {n!r}' > {folder}/app"])])
+
+
+def call(dry: bool, n: int, folder: str, path: Path | None = None) -> None:
+    with open(f"{folder}/call", "w") as file:
+        print(repr(dry), repr(n), file=file)
+"""
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_one_annotation_for_type_checkers_does_not_hide_the_others(write, test_dag, tmp_path, is_native: bool) -> None:
+    write(RESOLVED, "resolved_in_part.py")
+    args = f'{{dry: "{{{{ dag_run.conf.dry }}}}", n: "{{{{ dag_run.conf.n }}}}", folder: {tmp_path}}}'
+    file = write(f"""
+        executor: local
+        dag:
+          start_at: call
+          steps:
+            call: {{type: task, command: resolved_in_part.call, args: {args}, returns: [], next: app}}
+            app: {{type: task, command_type: app, component: resolved_in_part.app, args: {args}, next: success}}
+        """)
+    dag = dag_from_file(file, "resolved", render_template_as_native_obj=is_native)
+    ran = test_dag(dag, run_conf={"dry": "False", "n": "2"})
+
+    assert ran.state == "success", ran.states
+    assert {(tmp_path / name).read_text() for name in ("call", "app")} == {"False 2\n"}
+
+
 def rendered_app(file: Path, params: dict[str, Any]) -> AppDef:
     """Return the app of step `one`, of which the worker of a native DAG has rendered the templates."""
     task = dag_from_file(file, params=params, render_template_as_native_obj=True).get_task("one")
@@ -792,8 +851,8 @@ def rendered_app(file: Path, params: dict[str, Any]) -> AppDef:
 
 def test_each_field_of_an_app_has_a_kind() -> None:
     """A field that is neither a text nor known here would be a text in a native DAG."""
-    texts = {"name", "image", "entrypoint", "retry_policy", "workspace", "src", "src_path", "dst_path", "permissions"}
-    kinds = (AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+    texts = {"name", "image", "entrypoint", "retry_policy", "src", "src_path", "dst_path", "permissions"}
+    kinds = (AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount, Workspace)
     fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
     assert fields - texts == step_operator._NUMBERS | step_operator._WHOLE
