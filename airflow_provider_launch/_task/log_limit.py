@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,10 @@ class Rest:
     bytes: int = 0
     left_out: int = 0
     bytes_left_out: int = 0
+
+
+def _end_of(text: str, at: int) -> str:
+    return text[at:]
 
 
 class LogLimit:
@@ -93,8 +97,14 @@ class LogLimit:
         shown = self.admit(key, lines)
         return shown, shown < len(lines) and not was_full
 
-    def keep(self, key: str, lines: Sequence[LogLine]) -> None:
-        """Keep the last of the lines after the first ones, in a few times the memory of the limit."""
+    def keep(self, key: str, lines: Sequence[LogLine], cut: Callable[[str, int], str] = _end_of) -> None:
+        """Keep the last of the lines after the first ones, in a few times the memory of the limit.
+
+        Args:
+            key: `role/replica`.
+            lines: the next ones.
+            cut: returns the end of a text that begins at an index.
+        """
         rest = self._rests.setdefault(key, Rest())
         for line in lines:
             rest.lines.append(line)
@@ -107,9 +117,10 @@ class LogLimit:
             if rest.bytes > self._half:
                 whole = rest.lines.pop()
                 kept = whole.text.encode("utf-8", "surrogatepass")[rest.bytes - self._half :]
-                rest.bytes_left_out += rest.bytes - len(kept)
-                rest.bytes = len(kept)
-                rest.lines.append(whole._replace(text=kept.decode("utf-8", "replace")))
+                end = whole._replace(text=cut(whole.text, len(whole.text) - len(kept.decode("utf-8", "ignore"))))
+                rest.bytes_left_out += rest.bytes - _size(end)
+                rest.bytes = _size(end)
+                rest.lines.append(end)
 
     def rests(self) -> Iterator[tuple[str, Rest]]:
         """Yield the kept lines by replica, once."""

@@ -49,6 +49,8 @@ _MASKED_AROUND = 4096
 """Longest secret of Airflow's masks, in characters, that is found where a text is cut."""
 _CUT_UNFINISHED_BYTES = 4000
 """A longer unfinished text may have been cut; its first quarters are not shown, and one quarter is enough."""
+_LONGEST_CHAIN = 20
+"""Secrets that overlap one after the other, of which the first one is cut; a program may print any number."""
 _STDERR = Stream.STDERR
 PROGRESS_S = 30.0
 """After this many seconds without a line the current status is logged."""
@@ -180,10 +182,20 @@ class TaskLog:
     def _secret_at(self, text: str, at: int) -> tuple[int, int]:
         """Return the start and end of the secrets around an index, where text will be cut: no mask fits half of one."""
         start = stop = at
-        for begin, end in self._secrets_around(text, at):
-            if begin < at < end:
-                start, stop = min(start, begin), max(stop, end)
+        for _ in range(_LONGEST_CHAIN):
+            before = start, stop
+            for border in {start, stop}:
+                spans = [span for span in self._secrets_around(text, border) if span[0] < border < span[1]]
+                start = min(start, *(begin for begin, _ in spans), start)
+                stop = max(stop, *(end for _, end in spans), stop)
+            if (start, stop) == before:
+                break
         return start, stop
+
+    def _without_half(self, text: str, at: int) -> str:
+        """Return the text from an index on, with `***` in place of a secret that is cut there."""
+        start, stop = self._secret_at(text, at)
+        return MASK + text[stop:] if start < stop else text[at:]
 
     def _secrets_around(self, text: str, at: int) -> Iterable[tuple[int, int]]:
         # One by one, each only where it could be cut: a search for all of them around the longest one takes a hundred
@@ -208,7 +220,8 @@ class TaskLog:
             shown_from = min(self._secret_at(parts.text, start)[1], stop)
         if number < len(parts) - 1:
             shown_to = self._secret_at(parts.text, stop)[0]
-        if is_cut:
+        # Not for each piece of a long text.
+        if is_cut and len(parts.text) - stop < max(map(len, self._secrets)):
             rest = max(length_of_start(parts.text[-len(value) :], value) for value in self._secrets)
             shown_to = min(shown_to, self._secret_at(parts.text, len(parts.text) - rest)[0])
         if shown_to <= shown_from:
@@ -319,7 +332,7 @@ class TaskLog:
         if is_cut:
             self.report_cut(key, limit.max_bytes)
         if first < len(lines):
-            limit.keep(key, lines[first:])
+            limit.keep(key, lines[first:], self._without_half)
 
     def _unfinished(self, event: Unfinished) -> None:
         key = f"{event.role}/{event.replica}"
@@ -330,9 +343,7 @@ class TaskLog:
         text = event.line.text
         if len(text.encode("utf-8", "replace")) >= _CUT_UNFINISHED_BYTES:
             # The scheduler or the reader may have cut it in the middle of a secret.
-            cut = len(text) * 3 // 4
-            start, stop = self._secret_at(text, cut)
-            text = MASK + text[stop:] if start < stop else text[cut:]
+            text = self._without_half(text, len(text) * 3 // 4)
         write(f"[{key} ...] {unfolded(self._hidden_in_cut(text))}")
 
     def _attempt_ended(self, event: AttemptEnded) -> None:

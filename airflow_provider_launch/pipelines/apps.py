@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import inspect
 import json
 import os
 import shlex
@@ -15,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any
 
 from airflow_provider_launch.pipelines.executors import LOCAL, ExecutorSettings, Placement
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.objects import file_of, is_reference, notebook_copy, object_names
 from airflow_provider_launch.pipelines.parameters import add_to_path, as_text, is_name
+from airflow_provider_launch.pipelines.program import hints_of
 from airflow_provider_launch.pipelines.shell import shell_arguments
 from airflow_provider_launch.schedulers.environment import FIELD_PATH
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
@@ -311,7 +310,7 @@ def _given_app(
 
 def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     function = _component(step.component, folder)
-    hints = _hints(function)
+    hints = hints_of(function)
     arguments = {name: _converted(value, hints.get(name)) for name, value in _arguments(step, inputs).items()}
     inputs.check_arguments(function, arguments)
     try:
@@ -331,15 +330,6 @@ def _arguments(step: TaskStep, inputs: Inputs) -> dict[str, Any]:
             known = ", ".join(sorted(inputs.parameters)) or "none"
             raise InvalidAppError(f"argument '${source}' does not name a parameter; there are {known}")
         found[name] = inputs.parameters[source]
-    return found
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in getattr(function, "__annotations__", {}).items():
-        # One by one, because a name may be imported only for type checkers.
-        with contextlib.suppress(Exception):  # an annotation may be anything; the component checks its arguments
-            found |= get_type_hints(SimpleNamespace(__annotations__=dict([each])), inspect.unwrap(function).__globals__)
     return found
 
 

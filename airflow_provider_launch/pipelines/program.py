@@ -266,11 +266,14 @@ def kept(name: str, value: typing.Any) -> typing.Any:
 
 def hints_of(function: typing.Any) -> dict[str, typing.Any]:
     """Return the annotations of a function that can be resolved here."""
+    with contextlib.suppress(Exception):
+        return typing.get_type_hints(function)
     found = {}
-    names = getattr(inspect.unwrap(function), "__globals__", None)
-    for each in getattr(function, "__annotations__", {}).items():
-        with contextlib.suppress(Exception):  # such as a name that is only imported for type checkers
-            found.update(typing.get_type_hints(types.SimpleNamespace(__annotations__=dict([each])), names))
+    with contextlib.suppress(Exception):
+        names = getattr(inspect.unwrap(function), "__globals__", None)
+        for each in function.__annotations__.items():
+            with contextlib.suppress(Exception):  # such as a name that is only imported for type checkers
+                found.update(typing.get_type_hints(types.SimpleNamespace(__annotations__=dict([each])), names))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import hidden
 from airflow_provider_launch._task.task_log import PIECE_BYTES, Pieces, TaskLog
@@ -159,6 +160,37 @@ def test_a_long_line_without_an_end_shows_no_start_of_a_secret(written, cut: str
     for pieces in (at_once, one_by_one):
         assert len(pieces) == len(Pieces(text))
         assert "".join(pieces).strip("*x") == ""
+
+
+_AT_THE_CUT = {
+    "piece": (PIECE_BYTES, LogLines),
+    "last lines": (500, LogLines),
+    "without an end": (PIECE_BYTES + 500, LogLines),
+    "unfinished": (3072, Unfinished),
+}
+
+
+@pytest.mark.parametrize("where", _AT_THE_CUT)
+def test_a_chain_of_secrets_that_overlap_is_hidden_at_a_cut(written, where: str) -> None:
+    """A run may give the next value, which needs only the last letter of the secret."""
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    log.hide([SECRET, f"{SECRET[-1]}ZZZZZ1", "ZZZZZ12345678"])
+    at, kind = _AT_THE_CUT[where]
+    text = "x" * (at - len(SECRET) - 3) + SECRET + "ZZZZZ1" + ("" if where == "without an end" else "q" * 1021)
+    event: Any = Unfinished("r", 0, line(text)) if kind is Unfinished else LogLines("r", 0, [line(text)])
+    log.write_event(event)
+
+    assert PARTS[0] not in f"{written()}{log.tails}"
+
+
+@pytest.mark.parametrize("shift", [1, 7, len(SECRET) - 1])
+def test_a_limit_of_the_log_shows_no_half_of_a_secret(written, shift: int) -> None:
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress(), limit=LogLimit(1000))
+    log.hide([SECRET])
+    log.write_event(LogLines("r", 0, [line("ä" * 600 + SECRET + "y" * (500 - shift))]))
+    log.finish()
+
+    assert [each for each in written() if each.endswith("yyy")] == ["[r/0] ***" + "y" * (500 - shift)]
 
 
 def test_a_line_that_is_rewritten_shows_no_start_of_a_secret(written) -> None:

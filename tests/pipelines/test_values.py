@@ -801,6 +801,34 @@ def test_a_template_gives_a_whole_part_of_an_app_in_a_native_dag(write, field: s
     assert json.dumps(expected).strip("[{}]") in json.dumps(app_to_dict(made)["roles"][0])
 
 
+def test_a_class_as_a_function_has_the_annotations_of_its_bases(write, run_pipeline) -> None:
+    write(
+        """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class Base:
+            rows: int
+
+
+        @dataclass
+        class Config(Base):
+            name: str = "x"
+        """,
+        "classes_of_steps.py",
+    )
+    ran = run_pipeline("""
+        parameters: {rows: "5"}
+        dag:
+          start_at: one
+          steps:
+            one: {type: task, command: classes_of_steps.Config, returns: [rows], next: success}
+        """)
+
+    assert ran.returned("one") == {"rows": {"rows": 5, "name": "x"}}
+
+
 RESOLVED = """
 from __future__ import annotations
 from typing import TYPE_CHECKING
