@@ -117,7 +117,7 @@ class LogLimit:
             if rest.bytes > self._half:
                 whole = rest.lines.pop()
                 kept = whole.text.encode("utf-8", "surrogatepass")[rest.bytes - self._half :]
-                end = whole._replace(text=cut(whole.text, len(whole.text) - len(kept.decode("utf-8", "ignore"))))
+                end = whole._replace(text=cut(whole.text, len(whole.text) - len(kept.decode("utf-8", "replace"))))
                 rest.bytes_left_out += rest.bytes - _size(end)
                 rest.bytes = _size(end)
                 rest.lines.append(end)

@@ -192,6 +192,11 @@ class TaskLog:
                 break
         return start, stop
 
+    def _end_of_whole(self, text: str) -> int:
+        """Return the index where the start of a secret begins with which a text ends; its length if it has none."""
+        rest = max(length_of_start(text[-len(value) :], value) for value in self._secrets)
+        return self._secret_at(text, len(text) - rest)[0]
+
     def _without_half(self, text: str, at: int) -> str:
         """Return the text from an index on, with `***` in place of a secret that is cut there."""
         start, stop = self._secret_at(text, at)
@@ -222,8 +227,7 @@ class TaskLog:
             shown_to = self._secret_at(parts.text, stop)[0]
         # Not for each piece of a long text.
         if is_cut and len(parts.text) - stop < max(map(len, self._secrets)):
-            rest = max(length_of_start(parts.text[-len(value) :], value) for value in self._secrets)
-            shown_to = min(shown_to, self._secret_at(parts.text, len(parts.text) - rest)[0])
+            shown_to = min(shown_to, self._end_of_whole(parts.text))
         if shown_to <= shown_from:
             return MASK
         before, after = MASK * (shown_from > start), MASK * (shown_to < stop)
@@ -533,6 +537,8 @@ class TaskLog:
         if len(text) <= _TAIL_CHARS:
             return self._hidden_in_cut(text) if self._is_cut(line) else text
         start, stop = self._secret_at(text, _TAIL_CHARS)
+        if self._is_cut(line):
+            start = min(start, self._end_of_whole(text))
         return text[:start] + MASK if start < stop else text[:_TAIL_CHARS]
 
     def _long(self, key: str, text: str, write: Callable[[str], object], first: int, *, is_cut: bool) -> None:

@@ -75,7 +75,8 @@ class PluginStepOperator(StepOperator):
             environment={name: values.substitute(text) for name, text in role.env.items()},
             working_dir=role.image,
             config=settings,
-            show=lambda line: self.log.info("%s", hidden(line, self._masked, is_cut=True)),
+            show=lambda line: self.log.info("%s", hidden(line, self._masked)),
+            without_cut=lambda line: hidden(line, self._masked, is_cut=True),
         )
 
     def on_kill(self) -> None:

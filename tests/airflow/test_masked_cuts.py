@@ -183,6 +183,16 @@ def test_a_chain_of_secrets_that_overlap_is_hidden_at_a_cut(written, where: str)
     assert PARTS[0] not in f"{written()}{log.tails}"
 
 
+@pytest.mark.parametrize("length", [6, 15, 25])
+def test_a_last_line_that_is_cut_twice_shows_no_start_of_a_secret(length: int) -> None:
+    """At its limit, and where the program has ended."""
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress())
+    log.hide([SECRET])
+    log.write_event(LogLines("r", 0, [line("x" * (500 - length) + SECRET[:-1])]))
+
+    assert log.tails["r/0"] == ["x" * (500 - length) + "***"]
+
+
 @pytest.mark.parametrize("shift", [1, 7, len(SECRET) - 1])
 def test_a_limit_of_the_log_shows_no_half_of_a_secret(written, shift: int) -> None:
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress(), limit=LogLimit(1000))

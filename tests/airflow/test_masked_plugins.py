@@ -31,17 +31,28 @@ def _plug_in(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(info.parent))
 
 
-def _ran(folder: Path, api: FakeExecutionApi, settings: str, secrets: str) -> Any:
+def _ran(
+    folder: Path, api: FakeExecutionApi, settings: str, secrets: str, command: str = "echo with $DB_PASSWORD"
+) -> Any:
     text = f"""
 executor: {{type: own, config: {{{settings}}}}}
 parameters: {{other_token: x}}
 dag:
   start_at: one
   steps:
-    one: {{type: task, command_type: shell, command: "echo with $DB_PASSWORD", {secrets} next: success}}
+    one: {{type: task, command_type: shell, command: "{command}", {secrets} next: success}}
 """
     (folder / "p.yaml").write_text(text)
     return run_to_end(dag_from_file(folder / "p.yaml", "test_dag").get_task("one"), api)[0]
+
+
+@pytest.mark.usefixtures("_plug_in")
+def test_a_plug_in_shows_no_start_of_a_secret_where_a_program_has_stopped(tmp_path) -> None:
+    command = "echo connecting to Xk9-admin; printf 'pw=%s' $DB_PASSWORD | head -c 15"
+    ran = _ran(tmp_path, FakeExecutionApi(), f"env: {{DB_PASSWORD: {SECRET}}}", "", command)
+
+    lines = [line for line in ran.lines if "connecting" in line or "pw=" in line]
+    assert [line.rpartition(" ")[2] for line in lines[-2:]] == ["Xk9-admin", "pw=***"]
 
 
 @pytest.mark.usefixtures("_plug_in")
