@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _LINE_BYTES, _LEAST_LINES = 32, 1000
 """Mean size of the kept lines; of shorter ones fewer bytes are kept, because each line takes memory."""
 
+_FOLLOWING = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 with which no character begins."""
+
 
 def check_max_log_bytes(value: object) -> None:
     """Refuse a value that is not a valid number of bytes.
@@ -117,7 +120,8 @@ class LogLimit:
             if rest.bytes > self._half:
                 whole = rest.lines.pop()
                 kept = whole.text.encode("utf-8", "surrogatepass")[rest.bytes - self._half :]
-                end = whole._replace(text=cut(whole.text, len(whole.text) - len(kept.decode("utf-8", "replace"))))
+                characters = len(kept.lstrip(_FOLLOWING).decode("utf-8", "surrogatepass"))
+                end = whole._replace(text=cut(whole.text, len(whole.text) - characters))
                 rest.bytes_left_out += rest.bytes - _size(end)
                 rest.bytes = _size(end)
                 rest.lines.append(end)

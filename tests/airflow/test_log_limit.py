@@ -142,3 +142,19 @@ def test_empty_lines_take_little_memory() -> None:
 
     assert len(rest.lines) <= 500_000 // 32
     assert (rest.left_out + len(rest.lines), rest.bytes_left_out + rest.bytes) == (400_000, 400_000)
+
+
+@pytest.mark.parametrize("over", [1, 2, 3, 4, 5, 600])
+@pytest.mark.parametrize("sign", ["ä", "中", "😀", "\ud800"])
+def test_the_end_of_a_line_is_kept_from_a_whole_character_on(sign: str, over: int) -> None:
+    limit = LogLimit(1000)
+    size = 500 + over
+    signs = max(1, over // 4)
+    text = sign * signs + "y" * (size - signs * len(sign.encode("utf-8", "surrogatepass")))
+    limit.keep("r/0", [line(text)])
+    ((_, rest),) = limit.rests()
+
+    (kept,) = rest.lines
+    assert text.endswith(kept.text)
+    assert 496 < len(kept.text.encode("utf-8", "surrogatepass")) <= 500
+    assert rest.bytes + rest.bytes_left_out == size
