@@ -106,7 +106,7 @@ class LogLimit:
         Args:
             key: `role/replica`.
             lines: the next ones.
-            cut: returns the end of a text that begins at an index.
+            cut: takes a text and an index, and returns the part to keep, which begins there.
         """
         rest = self._rests.setdefault(key, Rest())
         for line in lines:

@@ -185,15 +185,15 @@ class TaskLog:
         for _ in range(_LONGEST_CHAIN):
             before = start, stop
             for border in {start, stop}:
-                spans = [span for span in self._secrets_around(text, border) if span[0] < border < span[1]]
-                start = min(start, *(begin for begin, _ in spans), start)
-                stop = max(stop, *(end for _, end in spans), stop)
+                for begin, end in self._secrets_around(text, border):
+                    if begin < border < end:
+                        start, stop = min(start, begin), max(stop, end)
             if (start, stop) == before:
                 break
         return start, stop
 
-    def _end_of_whole(self, text: str) -> int:
-        """Return the index where the start of a secret begins with which a text ends; its length if it has none."""
+    def _start_of_cut_secret(self, text: str) -> int:
+        """Return the index of the secret in which a text was cut; the length of the text if it was cut in none."""
         rest = max(length_of_start(text[-len(value) :], value) for value in self._secrets)
         return self._secret_at(text, len(text) - rest)[0]
 
@@ -227,7 +227,7 @@ class TaskLog:
             shown_to = self._secret_at(parts.text, stop)[0]
         # Not for each piece of a long text.
         if is_cut and len(parts.text) - stop < max(map(len, self._secrets)):
-            shown_to = min(shown_to, self._end_of_whole(parts.text))
+            shown_to = min(shown_to, self._start_of_cut_secret(parts.text))
         if shown_to <= shown_from:
             return MASK
         before, after = MASK * (shown_from > start), MASK * (shown_to < stop)
@@ -538,7 +538,7 @@ class TaskLog:
             return self._hidden_in_cut(text) if self._is_cut(line) else text
         start, stop = self._secret_at(text, _TAIL_CHARS)
         if self._is_cut(line):
-            start = min(start, self._end_of_whole(text))
+            start = min(start, self._start_of_cut_secret(text))
         return text[:start] + MASK if start < stop else text[:_TAIL_CHARS]
 
     def _long(self, key: str, text: str, write: Callable[[str], object], first: int, *, is_cut: bool) -> None:

@@ -71,10 +71,8 @@ def references_of(step: TaskStep) -> dict[str, str]:
     Args:
         step: as in the file, because the value of a template is data, also if it looks like `$name`.
     """
-    args = step.args.items()
-    return {
-        name: value[1:] for name, value in args if isinstance(value, str) and value[:1] == "$" and is_name(value[1:])
-    }
+    texts = {name: value for name, value in step.args.items() if isinstance(value, str)}
+    return {name: text[1:] for name, text in texts.items() if text.startswith("$") and is_name(text[1:])}
 
 
 def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> tuple[AppDef, dict[str, Any]]:

@@ -66,8 +66,8 @@ class Node:
     """Resolved settings of the executor for this task."""
     node_type: str = "task"
     show: Callable[[str], object] = print
-    without_cut: Callable[[str], str] = str
-    """Returns a line that has no end without the start of a secret, in which the program may have stopped."""
+    mask_unfinished: Callable[[str], str] = str
+    """Masks a line that the program did not finish: it may end within a secret. Call it before `show`."""
     process: subprocess.Popen[bytes] | None = None
 
     def execute(self, **_: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Node:
                 # Long lines are read in parts, and may contain invalid UTF-8.
                 while line := lines.readline(LONGEST_LINE):
                     text = clean_text(line.decode("utf-8", "replace").rstrip("\r\n"))
-                    self.show(text if line.endswith(b"\n") else self.without_cut(text))
+                    self.show(text if line.endswith(b"\n") else self.mask_unfinished(text))
             if code := self.process.wait():
                 raise NodeFailedError(f"step {self.name!r} exited with code {code}")
             return self._result(str(result))

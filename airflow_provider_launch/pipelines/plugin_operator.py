@@ -76,7 +76,7 @@ class PluginStepOperator(StepOperator):
             working_dir=role.image,
             config=settings,
             show=lambda line: self.log.info("%s", hidden(line, self._masked)),
-            without_cut=lambda line: hidden(line, self._masked, is_cut=True),
+            mask_unfinished=lambda line: hidden(line, self._masked, is_cut=True),
         )
 
     def on_kill(self) -> None:
